@@ -1,0 +1,328 @@
+"""Judges one request against one architecture's table: bit masks first, words only when somebody asks.
+
+A candidate (kernel from a provider) is accepted if one of its rows holds the request, no exclusion of that row does and
+no trap of the kernel does. Everything here is pure: the same table and request give the same verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnroute.registry.dims import DIMENSIONS, FEATURE_NAMES, STRENGTHS
+from attnroute.registry.headdims import HeadDims
+from attnroute.registry.sets import IntSet
+from attnroute.registry.table import ArchTable, Candidate, Row, bits, names
+from attnroute.registry.versions import VersionRange, parse_version, public
+
+from .request import Request
+
+#: Names of the steps in the order of explanation. `kv` and `q` are the two sides of `dtypes`.
+ORDER: tuple[str, ...] = tuple(
+    step
+    for d in DIMENSIONS
+    for step in (FEATURE_NAMES if d.name == "features" else ("kv",) if d.name == "dtypes" else ("q", "page") if d.name == "page" else (d.name,))
+)
+_FEATURE_STEPS = frozenset(("lse", *FEATURE_NAMES))
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """The masks of one request: per step (name, rows that may serve, rows that declare it), and boxes that are met."""
+
+    table: ArchTable
+    request: Request
+    steps: list[tuple[str, int, int]]
+    loose: int
+    strict: int
+    met: int
+    cut: tuple[tuple[int, str], ...]  # boxes met but for one free dimension, which they narrow
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one candidate.
+
+    `status` is accepted, rejected, undeclared, known-wrong or not-considered; `row` the index of the row that accepts
+    (or would, if what is unknown held); `box` the exclusion or trap that decided; `step` the name of the step that did
+    (`version` and `package` included); `pages` the page sizes left; `unverified` marks a version above the last one seen.
+    """
+
+    status: str
+    row: int | None = None
+    pages: IntSet | None = None
+    q_dtype: str | None = None
+    box: int | None = None
+    step: str | None = None
+    unverified: bool = False
+    version: str | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.status == "accepted"
+
+
+def evaluate(table: ArchTable, request: Request) -> Evaluation:
+    """All masks of a request; about ten microseconds once its values have been asked before."""
+    every_box = (1 << len(table.boxes)) - 1
+    loose = strict = (1 << len(table.rows)) - 1
+    met, free_boxes, free_dims = every_box, 0, []
+    asked = dict(request.features)
+    steps: list[tuple[str, int, int]] = []
+    known, served, held = table.dtype_masks(request.dtype, request.kv_dtype, request.cannot)
+    met &= held
+    for step in ORDER:
+        if step in _FEATURE_STEPS:
+            index = table.features[step]
+            if step in asked:
+                may, declares = index.masks(asked[step])
+            elif index.required and step not in table.supplied:
+                may = declares = ~index.required
+            else:
+                may = declares = -1
+            if step in table.box_features:
+                met &= table.box_features[step][0 if step in asked else 1]
+        elif step == "kv":
+            may = declares = known
+        elif step == "q":
+            may = declares = served
+        else:
+            value = getattr(request, step)
+            if value is None and step == "topk":
+                may = declares = ~table.row_dims[step].stated
+                met &= table.box_dims[step].silent
+            elif value is None:
+                may = declares = -1
+                stated = table.box_dims[step].stated
+                if stated:
+                    free_boxes |= stated
+                    free_dims.append(step)
+            else:
+                may, declares = table.row_dims[step].masks(value)
+                met &= table.box_dims[step].masks(value)[1]
+        steps.append((step, may, declares))
+        loose &= may
+        strict &= declares
+    if request.min_evidence is not None:
+        mask = table.strength_mask(request.min_evidence)
+        steps.append(("evidence", mask, mask))
+        loose, strict = loose & mask, strict & mask
+    if request.environment or request.cannot:
+        for step, mask in (("env", _env_mask(table, request)), ("call", _call_mask(table, request, asked))):
+            steps.append((step, mask, mask))
+            loose, strict = loose & mask, strict & mask
+    cut: tuple[tuple[int, str], ...] = ()
+    near = met & free_boxes
+    if near:
+        narrowed = []
+        for i in bits(near):
+            dims = [d for d in free_dims if table.box_dims[d].stated >> i & 1]
+            if len(dims) == 1:  # a box that needs two free dimensions at once leaves each of them whole
+                narrowed.append((i, dims[0]))
+        cut = tuple(narrowed)
+    return Evaluation(table, request, steps, loose, strict, met & ~free_boxes, cut)
+
+
+def _env_mask(table: ArchTable, request: Request) -> int:
+    """Rows whose needs the stated environment does not contradict; what it does not mention is assumed."""
+    stated = dict(request.environment)
+    return sum(1 << i for i, row in enumerate(table.rows) if all(env_ok(n, k, stated) for k, n in row.env.items()))
+
+
+def env_ok(need: Any, key: str, stated: Mapping[str, Any]) -> bool:
+    """Whether a stated environment leaves room for one need of a row (`cuda` is a version range, the rest true)."""
+    have = stated.get(key)
+    if have is None:
+        return True
+    return str(have) in VersionRange.parse(need) if key == "cuda" else bool(have) or not need
+
+
+def _call_mask(table: ArchTable, request: Request, asked: Mapping[str, Any]) -> int:
+    return sum(
+        1 << i for i, row in enumerate(table.rows) if not set(request.cannot) & set(calls_of(table, row, asked, None, None))
+    )
+
+
+def calls_of(
+    table: ArchTable, row: Row, asked: Mapping[str, Any], model: str | None, q_dtype: str | None
+) -> tuple[str, ...]:
+    """The obligations of a call to `row` for this request: its own, a cast of q, and features it requires."""
+    calls = [c for c in row.calls if c not in table.call_when or any(f in asked for f in table.call_when[c])]
+    if model is not None and q_dtype is not None and q_dtype != model:
+        calls += [call for call, source, to in table.casts if (source, to) == (model, q_dtype)]
+    calls += [call for f, call in table.supplied.items() if row.features.get(f) == "required" and f not in asked]
+    return tuple(dict.fromkeys(calls))
+
+
+def judge(ev: Evaluation, candidate: Candidate, version: str | None) -> Verdict:
+    """The verdict for a candidate of an installed version; None means that the package is not considered."""
+    if version is None:
+        return Verdict("not-considered", step="package")
+    if not candidate.rows and not candidate.traps:
+        return Verdict("rejected", step="arch")
+    installed = public(version)
+    base = _judge_at(ev, candidate, installed)
+    if installed in candidate.seen or base.step == "version":
+        return _check_row_seen(ev, base, installed)
+    below, above = ev.table.seen_around(candidate, installed)
+    if below is not None and above is None:
+        return _check_row_seen(ev, base, installed)
+    if below is not None and above is not None:
+        sides = [_judge_at(ev, candidate, v) for v in (below, above)]
+        if all(_same(side, base) for side in sides):
+            return base
+    return _undeclared_version(ev, base, installed)
+
+
+def _same(a: Verdict, b: Verdict) -> bool:
+    return a.status == b.status and a.pages == b.pages and a.q_dtype == b.q_dtype
+
+
+def _undeclared_version(ev: Evaluation, base: Verdict, version: str) -> Verdict:
+    if base.accepted and ev.request.allow_unknown:
+        return Verdict("accepted", base.row, base.pages, base.q_dtype, None, None, True, version)
+    return Verdict("undeclared", base.row if base.accepted else None, base.pages, base.q_dtype, None, "version", False, version)
+
+
+def _check_row_seen(ev: Evaluation, base: Verdict, version: str) -> Verdict:
+    """A row that was never looked at near this version is not proof for it, whatever else was looked at."""
+    if not base.accepted or base.row is None:
+        return base
+    side = _row_side(ev.table.rows[base.row], version)
+    if side == "seen":
+        return base
+    if side == "below" or ev.request.strict_versions:
+        return _undeclared_version(ev, base, version)
+    return Verdict("accepted", base.row, base.pages, base.q_dtype, None, None, True, version)
+
+
+def _row_side(row: Row, version: str) -> str:
+    """`seen`: looked at, or between two that were; `below` the first one; `above` the last one."""
+    if version in row.seen or version.startswith("git+"):
+        return "seen" if version in row.seen else "below"
+    parsed = parse_version(version)
+    releases = [parse_version(v) for v in row.seen if not v.startswith("git+")]
+    if not releases or parsed < min(releases):
+        return "below"
+    return "above" if parsed > max(releases) else "seen"
+
+
+def _judge_at(ev: Evaluation, candidate: Candidate, version: str) -> Verdict:
+    """The verdict as the rows, exclusions and traps of exactly this version have it."""
+    table, request = ev.table, ev.request
+    rows_in, boxes_in = table.version_masks(candidate.provider, version)
+    met = ev.met & boxes_in
+    traps = met & candidate.traps
+    if traps:
+        i = next(bits(traps))
+        return Verdict(_outcome_status(table.boxes[i].outcome), box=i, step="trap", version=version)
+    mine = candidate.rows & rows_in
+    best = _best(ev, candidate, mine & ev.strict, met, boxes_in, version)
+    if best.accepted or (best.box is not None and not request.allow_unknown):
+        return best
+    loose = _best(ev, candidate, mine & ev.loose, met, boxes_in, version)
+    if loose.row is not None:
+        if request.allow_unknown:
+            return loose
+        return Verdict("undeclared", loose.row, loose.pages, loose.q_dtype, None, _unknown_step(ev, mine), False, version)
+    if best.box is not None or loose.box is not None:
+        return best if best.box is not None else loose
+    if not mine and not _failing(ev, candidate.rows):
+        return Verdict("rejected", step="version", version=version)
+    return Verdict("rejected", step=_failing(ev, mine or candidate.rows), version=version)
+
+
+def _outcome_status(outcome: str) -> str:
+    return {"raises": "rejected", "unknown": "undeclared"}.get(outcome, "known-wrong")
+
+
+def _failing(ev: Evaluation, alive: int) -> str | None:
+    """The first step at which none of these rows passes; None if some row passes all."""
+    for step, may, _ in ev.steps:
+        alive &= may
+        if not alive:
+            return step
+    return None
+
+
+def _unknown_step(ev: Evaluation, alive: int) -> str:
+    """The first step at which only rows remain that do not say."""
+    alive &= ev.loose
+    for step, _, declares in ev.steps:
+        alive &= declares
+        if not alive:
+            return step
+    return ""
+
+
+def alive_before(ev: Evaluation, candidate: Candidate, version: str, step: str) -> tuple[list[Row], list[Row]]:
+    """(rows alive at a step, rows that pass it too): what a refusal at that step may call declared."""
+    rows_in, _ = ev.table.version_masks(candidate.provider, version)
+    alive = candidate.rows & rows_in or candidate.rows
+    for name, may, _ in ev.steps:
+        if name == step:
+            return [ev.table.rows[i] for i in bits(alive)], [ev.table.rows[i] for i in bits(alive & may)]
+        alive &= may
+    return [ev.table.rows[i] for i in bits(alive)], []
+
+
+def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: int, version: str) -> Verdict:
+    """The row to answer with, of those that hold the request; or the hole that leaves none.
+
+    Rows looked at near this version come first, then stronger evidence, then the name, so that the order in the file
+    never matters.
+    """
+    table, request = ev.table, ev.request
+    found: tuple[tuple[int, int, str], Verdict] | None = None
+    blocked: tuple[tuple[bool, str], int] | None = None
+    for i in bits(rows):
+        row = table.rows[i]
+        holes = met & table.holes.get(i, 0)
+        hole = next((b for b in bits(holes) if not (request.allow_unknown and table.boxes[b].outcome == "unknown")), None)
+        pages: IntSet | None = row.page if request.page is None else IntSet.of([request.page])
+        if hole is None and ev.cut:
+            pages, hole = _narrow(ev, candidate, i, row, boxes_in, pages)
+        if hole is not None:
+            key = (table.boxes[hole].outcome == "unknown", row.name)
+            if blocked is None or key < blocked[0]:
+                blocked = (key, hole)
+            continue
+        q_dtype = table.used_q_dtype(row, request.dtype, request.kv_dtype, request.cannot)
+        near = 0 if _row_side(row, version) == "seen" else 1
+        rank = (near, STRENGTHS.index(row.strength), row.name)
+        if found is None or rank < found[0]:
+            found = (rank, Verdict("accepted", i, pages, q_dtype, None, None, False, version))
+    if found is not None:
+        return found[1]
+    if blocked is not None:
+        return Verdict(_outcome_status(table.boxes[blocked[1]].outcome), box=blocked[1], step="exclusion", version=version)
+    return Verdict("rejected", version=version)
+
+
+def _narrow(
+    ev: Evaluation, candidate: Candidate, index: int, row: Row, boxes_in: int, pages: IntSet | None
+) -> tuple[IntSet | None, int | None]:
+    """Takes the excluded values out of what the request left free; a set that becomes empty is the hole's doing."""
+    mine = ev.table.holes.get(index, 0) | candidate.traps
+    left: dict[str, Any] = {}
+    for box, dim in ev.cut:
+        if not (mine & boxes_in) >> box & 1:
+            continue
+        if ev.request.allow_unknown and ev.table.boxes[box].outcome == "unknown":
+            continue
+        where = ev.table.boxes[box].where[dim]
+        if dim == "page":
+            pages = (pages or row.page).subtract(IntSet.parse(where))
+            rest: Any = pages
+        elif dim == "head_dim":
+            rest = left[dim] = left.get(dim, HeadDims.parse(row.dims.get(dim, "any"))).subtract(HeadDims.parse(where))
+        elif dim in ("layout", "storage", "phase", "kind", "cuda_graph"):
+            have = left.get(dim, names(row.dims.get(dim, [])))
+            rest = left[dim] = [v for v in have if v not in names(where)]
+            rest = rest or row.dims.get(dim) in (None, "any")
+        else:
+            rest = left[dim] = left.get(dim, IntSet.parse(row.dims.get(dim, "any"))).subtract(IntSet.parse(where))
+        if not rest:
+            return pages, box
+    return pages, None

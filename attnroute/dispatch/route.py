@@ -1,0 +1,263 @@
+"""`route`: one KV-cache group, one phase, one decision with every candidate explained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnroute.errors import UnservedError, UsageError, unknown_name
+from attnroute.registry.table import ArchTable, Candidate, Row
+
+from .decision import CandidateAnswer, Decision
+from .evaluate import Evaluation, Verdict, calls_of, evaluate, judge
+from .explain import Context, fixes, why
+from .group import KVGroup
+from .packages import Packages, resolve_packages
+from .preference import default_rank, describe, relative_times
+from .request import Request, check_request, request_for
+
+if TYPE_CHECKING:
+    from attnroute.registry.registry import Registry
+
+_log = logging.getLogger("attnroute")
+_STATUS_ORDER = {"chosen": 0, "accepted": 1, "undeclared": 2, "known-wrong": 3, "rejected": 4, "not-considered": 5}
+_warned: set[tuple[str, str, str]] = set()
+Names = str | tuple[str, ...] | list[str] | None
+
+
+def route(
+    group: KVGroup,
+    arch: str,
+    packages: Mapping[str, str] | Packages | None = None,
+    *,
+    phase: str = "decode",
+    q_len: int | None = 1,
+    page_size: int | None = None,
+    batch_size: int | None = None,
+    context_len: int | None = None,
+    dcp: int = 1,
+    lse: bool = False,
+    min_evidence: str | None = None,
+    allow_unknown: bool = False,
+    strict_versions: bool = False,
+    environment: Mapping[str, Any] | None = None,
+    force: str | None = None,
+    prefer: Names = None,
+    storage: str | None = None,
+    layout: str | None = None,
+    cuda_graph: str | None = None,
+    cannot: tuple[str, ...] = (),
+    engine: str | None = None,
+    registry: Registry | None = None,
+) -> Decision:
+    """The kernel for one group in one phase on `arch`, and the reasons for and against every candidate.
+
+    `q_len` counts query tokens a request; `page_size` and `context_len` tokens; `batch_size` requests. `packages` maps
+    distributions to versions; with None, `resolve_packages` says which are meant. `force` and `prefer` take `kernel` or
+    `kernel@distribution`. `environment` states what is known of the machine (nvcc, cubins, network, driver_jit, cuda).
+    `cannot` names call obligations (calls.yaml) that the caller cannot meet.
+
+    Never raises for a request that nothing serves: `Decision.kernel` is then None. Raises UnservedError if `force` names
+    a kernel that cannot serve, UsageError for names and values that do not exist.
+    """
+    if registry is None:
+        from attnroute.registry.registry import default_registry
+
+        registry = default_registry()
+    key = (
+        group, arch, packages if packages is None or type(packages) is Packages else tuple(sorted(packages.items())),
+        phase, q_len, page_size, batch_size, context_len, dcp, lse, min_evidence, allow_unknown, strict_versions,
+        environment and tuple(sorted(environment.items())), force, prefer if type(prefer) is not list else tuple(prefer),
+        storage, layout, cuda_graph, cannot, engine,
+    )  # fmt: skip
+    found: Decision | None = registry.decisions.get(key)
+    if found is not None:
+        return found
+    request = request_for(
+        group, registry.arch_id(arch), phase=phase, q_len=q_len, page_size=page_size, storage=storage, batch_size=batch_size,
+        context_len=context_len, dcp=dcp, lse=lse, layout=layout, cuda_graph=cuda_graph, min_evidence=min_evidence,
+        allow_unknown=allow_unknown, strict_versions=strict_versions, environment=environment, cannot=tuple(cannot),
+    )  # fmt: skip
+    resolved = resolve_packages(registry, arch, packages, engine=engine)
+    decision = decide(registry, request, resolved, force=force, prefer=prefer, group=group.name)
+    if len(registry.decisions) > 8192:
+        registry.decisions.clear()
+    registry.decisions[key] = decision
+    return decision
+
+
+def decide(
+    registry: Registry,
+    request: Request,
+    packages: Packages,
+    *,
+    force: str | None = None,
+    prefer: Names = None,
+    group: str = "",
+) -> Decision:
+    """The decision for a request, which may leave dimensions free (then it is a projection over them)."""
+    table = registry.table(request.arch)
+    ev = evaluate(table, check_request(request))
+    verdicts = [judge(ev, c, packages.get(c.provider)) for c in table.candidates]
+    ranked = rank(table, request, packages, verdicts)
+    wanted = [prefer] if isinstance(prefer, str) else list(prefer or ())
+    for name in [*wanted, *([force] if force else [])]:
+        _check_kernel(registry, name)
+    chosen = ranked[0] if ranked else None
+    notes: list[str] = []
+    if force is not None:
+        chosen = next((i for i in ranked if _named(table.candidates[i], force)), None)
+    else:
+        for name in wanted:
+            hit = next((i for i in ranked if _named(table.candidates[i], name)), None)
+            if hit is not None:
+                chosen = hit
+                break
+    times = _times(table, request, packages, verdicts)
+    ctx = Context(registry, ev, packages)
+    decision = _decision(ctx, verdicts, ranked, chosen, times)
+    if force is not None and chosen is None:
+        raise UnservedError(_force_words(decision, force), code="force-unserved")
+    notes += _prefer_notes(decision, table, chosen, wanted, group)
+    notes += _warnings(table, verdicts, chosen, request)
+    return replace(decision, warnings=tuple(notes)) if notes else decision
+
+
+def rank(table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]) -> list[int]:
+    """Indices of accepted candidates, best first: measured by relative time, then the default order, then the catalogue."""
+    times = _times(table, request, packages, verdicts)
+
+    def key(i: int) -> tuple[int, float, int, int]:
+        candidate = table.candidates[i]
+        time = times.get((candidate.kernel, candidate.provider))
+        return (0 if time is not None else 1, time or 0.0, default_rank(table, request.phase, candidate.kernel), i)
+
+    return sorted((i for i, v in enumerate(verdicts) if v.accepted), key=key)
+
+
+def _times(table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]) -> dict[tuple[str, str], float]:
+    if not table.preference:
+        return {}
+    pairs = [(c, v) for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]
+    versions = {(c.kernel, c.provider): packages.get(c.provider) or "" for c, _ in pairs}
+    return relative_times(table, request, versions, {(c.kernel, c.provider): v.q_dtype for c, v in pairs})
+
+
+def _decision(
+    ctx: Context, verdicts: list[Verdict], ranked: list[int], chosen: int | None, times: dict[tuple[str, str], float]
+) -> Decision:
+    table, request = ctx.ev.table, ctx.ev.request
+    answers = [_answer(ctx, i, verdicts[i], i == chosen, times) for i in range(len(verdicts))]
+    place = {i: n for n, i in enumerate(ranked)}
+    order = sorted(range(len(answers)), key=lambda i: (_STATUS_ORDER[answers[i].status], place.get(i, 0), i))
+    best = None if chosen is None else answers[chosen]
+    row_id = None if best is None else best.row
+
+    def evidence() -> list[dict[str, Any]]:
+        return [] if row_id is None or best is None else ctx.registry.evidence(table.arch, row_id, best.provider)
+
+    return Decision(
+        arch=table.arch,
+        phase=request.phase,
+        request=request.to_json(),
+        packages=dict(ctx.packages.versions),
+        packages_origin=ctx.packages.origin,
+        kernel=None if best is None else best.kernel,
+        provider=None if best is None else best.provider,
+        row=row_id,
+        page_sizes=None if best is None else best.page_sizes,
+        q_dtype=None if best is None else best.q_dtype,
+        layouts=None if best is None else best.layouts,
+        calls=() if best is None else best.calls,
+        graph_level=None if best is None else best.graph_level,
+        preference=None if best is None else best.preference,
+        strength=None if best is None else best.strength,
+        candidates=tuple(answers[i] for i in order),
+        _evidence=evidence,
+    )
+
+
+def _answer(
+    ctx: Context, index: int, verdict: Verdict, chosen: bool, times: dict[tuple[str, str], float]
+) -> CandidateAnswer:
+    table, request = ctx.ev.table, ctx.ev.request
+    candidate = table.candidates[index]
+    row: Row | None = None if verdict.row is None else table.rows[verdict.row]
+    calls: tuple[str, ...] = ()
+    preference = None
+    warnings: tuple[str, ...] = ()
+    if row is not None:
+        calls = calls_of(table, row, dict(request.features), request.dtype, verdict.q_dtype)
+    if verdict.accepted:
+        preference = describe(table, times.get((candidate.kernel, candidate.provider)), bool(times))
+        if verdict.unverified:
+            warnings = ("unverified-version",)
+    return CandidateAnswer(
+        candidate.kernel, candidate.provider, "chosen" if chosen else verdict.status, None if row is None else row.id,
+        verdict.pages, verdict.q_dtype, calls, None if row is None else row.layouts,
+        None if row is None else row.graph_level, None if row is None else row.strength, preference, warnings,
+        lambda: why(ctx, candidate, verdict), lambda: fixes(ctx, candidate, verdict),
+    )  # fmt: skip
+
+
+def _named(candidate: Candidate, name: str) -> bool:
+    kernel, _, provider = name.partition("@")
+    return candidate.kernel == kernel and provider in ("", candidate.provider)
+
+
+def _check_kernel(registry: Registry, name: str) -> None:
+    kernel, at, provider = name.partition("@")
+    kernels = registry.catalogue["kernels"]
+    if kernel not in kernels:
+        raise UsageError(unknown_name("kernel", kernel, kernels), code="unknown-kernel")
+    if at and provider not in kernels[kernel]["providers"]:
+        raise UsageError(unknown_name(f"provider of {kernel}", provider, kernels[kernel]["providers"]), code="unknown-package")
+
+
+def _force_words(decision: Decision, name: str) -> str:
+    """The refusal of a forced kernel: the reason of its best placed candidate, and a fix if there is one."""
+    kernel, _, provider = name.partition("@")
+    answer = decision.candidate(kernel, provider or None)
+    if answer is None:
+        return f"forced kernel {name} cannot serve this request"
+    reasons = "; ".join(f"{w.message} [{w.code}]" for w in answer.why)
+    fix = f"; {answer.fix[0].message}" if answer.fix else ""
+    return f"forced kernel {name} cannot serve this request: {reasons}{fix}"
+
+
+def _prefer_notes(decision: Decision, table: ArchTable, chosen: int | None, wanted: list[str], group: str) -> list[str]:
+    """One line for each preferred kernel that was passed over, logged once per group and cause."""
+    notes = []
+    for name in wanted:
+        if chosen is not None and _named(table.candidates[chosen], name):
+            break
+        kernel, _, provider = name.partition("@")
+        answer = decision.candidate(kernel, provider or None)
+        if answer is None or answer.accepted:
+            continue
+        cause = "; ".join(f"{w.message} [{w.code}]" for w in answer.why)
+        note = f"preferred {name} cannot serve{' ' + group if group else ''}: {cause}"
+        notes.append(note)
+        seen = (group, name, cause)
+        if seen not in _warned:
+            _warned.add(seen)
+            _log.warning("%s", note)
+    return notes
+
+
+def _warnings(table: ArchTable, verdicts: list[Verdict], chosen: int | None, request: Request) -> list[str]:
+    """What the answer rests on without proof: a version nobody looked at, an environment nobody stated."""
+    if chosen is None:
+        return []
+    verdict, candidate, notes = verdicts[chosen], table.candidates[chosen], []
+    if verdict.unverified:
+        last = candidate.seen[-1] if candidate.seen else "none"
+        notes.append(f"{candidate.provider} {verdict.version} is newer than the last one looked at, {last} [unverified-version]")
+    row = None if verdict.row is None else table.rows[verdict.row]
+    stated = dict(request.environment)
+    assumed = [key for key in (row.env if row else {}) if key not in stated and row is not None and row.env[key]]
+    if assumed:
+        notes.append(f"assumed of the machine: {' '.join(sorted(assumed))} [env]")
+    return notes

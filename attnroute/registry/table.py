@@ -1,0 +1,429 @@
+"""One architecture's rows, indexed so that a request is answered by a handful of bit operations.
+
+Bit i of a mask stands for row i (or box i). For each dimension and asked value the index keeps two masks of rows:
+those that may serve (declared or unknown) and those that declare it. A request is the AND over dimensions; nothing is
+formatted until somebody asks why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dims import DIMENSIONS, FEATURE_NAMES, GRAPH_LEVELS, MLA_KINDS, MODEL_DTYPES, STRENGTHS
+from .headdims import HeadDims
+from .sets import IntSet
+from .versions import VersionRange, is_commit, parse_version, public
+
+Masks = tuple[int, int]
+ALL_FEATURES = ("lse", *FEATURE_NAMES)
+#: The dimensions of a request in the order of explanation; `page` and `cuda_graph` last, as in dims.py.
+SCALARS = tuple(d for d in DIMENSIONS if d.kind != "features" and d.name != "dtypes")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One box of a kernel from one provider: what it accepts and what the caller must do for it."""
+
+    arch: str
+    kernel: str
+    provider: str
+    name: str
+    versions: VersionRange
+    seen: tuple[str, ...]
+    strength: str
+    dims: Mapping[str, Any]
+    features: Mapping[str, Any]
+    calls: tuple[str, ...]
+    env: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """`sm120/xqa/head-to-256`: unique in the whole registry, unless two providers share a row name."""
+        return f"{self.arch}/{self.kernel}/{self.name}"
+
+    @property
+    def page(self) -> IntSet:
+        return IntSet.parse(self.dims["page"])
+
+    @property
+    def graph_level(self) -> str | None:
+        level = self.dims.get("cuda_graph")
+        return None if level is None else str(level)
+
+    @property
+    def layouts(self) -> tuple[str, ...] | None:
+        """Layouts declared; None where nobody looked."""
+        value = self.dims.get("layout")
+        return None if value is None else tuple(names(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A hole inside a row (`row` is its index) or a trap of a kernel (`row` None)."""
+
+    id: str
+    kernel: str
+    provider: str
+    row: int | None
+    versions: VersionRange
+    where: Mapping[str, Any]
+    outcome: str
+    code: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel as one package provides it: the unit that is chosen or refused."""
+
+    kernel: str
+    provider: str
+    rows: int
+    traps: int
+    seen: tuple[str, ...]  # release versions ascending, then commits
+
+
+def names(value: Any) -> list[str]:
+    """The members of a name set: a string or a list of strings."""
+    return [str(v) for v in value] if isinstance(value, (list, tuple)) else [str(value)]
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Indices of the set bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _contains(kind: str, value: Any, asked: Any) -> bool:
+    """Whether the set written as `value` holds the asked value."""
+    if value == "any":
+        return True
+    if kind == "names":
+        return asked in names(value)
+    if kind == "pairs":
+        return asked in HeadDims.parse(value)
+    if kind == "level":
+        return GRAPH_LEVELS.index(value) >= GRAPH_LEVELS.index(asked)
+    return asked in IntSet.parse(value)
+
+
+@dataclass(slots=True)
+class DimIndex:
+    """Masks of the items (rows or boxes) that hold a value of one dimension, remembered per asked value."""
+
+    kind: str
+    groups: list[tuple[Any, int]] = field(default_factory=list)
+    silent: int = 0  # items that do not state the dimension and thereby hold every value
+    unknown: int = 0  # rows for which nobody looked
+    stated: int = 0
+    memo: dict[Any, Masks] = field(default_factory=dict)
+
+    def add(self, value: Any, bit: int) -> None:
+        self.stated |= bit
+        for i, (known, mask) in enumerate(self.groups):
+            if known == value:
+                self.groups[i] = (known, mask | bit)
+                return
+        self.groups.append((value, bit))
+
+    def masks(self, asked: Any) -> Masks:
+        """(may serve, declares) for one asked value."""
+        found = self.memo.get(asked)
+        if found is None:
+            declared = self.silent
+            for value, mask in self.groups:
+                if _contains(self.kind, value, asked):
+                    declared |= mask
+            found = self.memo[asked] = (declared | self.unknown, declared)
+        return found
+
+
+@dataclass(slots=True)
+class FeatureIndex:
+    """For one feature: rows that may serve it, that declare it, and that require it."""
+
+    declared: int = 0
+    unknown: int = 0
+    required: int = 0
+    by_dtype: list[tuple[tuple[str, ...], int]] = field(default_factory=list)
+
+    def masks(self, asked: Any) -> Masks:
+        """`asked` is True or the dtype that the caller has (a list of dtypes in a row says what the kernel reads)."""
+        declared = self.declared
+        for dtypes, mask in self.by_dtype:
+            if asked is True or asked in dtypes:
+                declared |= mask
+        return declared | self.unknown, declared
+
+
+@dataclass(slots=True)
+class ArchTable:
+    """The indexed table of one architecture. Built once by `build_table`; treat as read-only."""
+
+    arch: str
+    name: str
+    compute_capability: str
+    mirrors: str | None
+    default_order: Mapping[str, tuple[str, ...]]
+    rows: tuple[Row, ...]
+    boxes: tuple[Box, ...]
+    candidates: tuple[Candidate, ...]
+    preference: tuple[Mapping[str, Any], ...]
+    casts: tuple[tuple[str, str, str], ...]  # call id, model dtype, query dtype it gives
+    row_dims: dict[str, DimIndex]
+    box_dims: dict[str, DimIndex]
+    features: dict[str, FeatureIndex]
+    box_features: dict[str, tuple[int, int]]  # boxes met when asked, when not asked (both hold the silent ones)
+    holes: dict[int, int]  # row index -> mask of its boxes
+    supplied: Mapping[str, str]  # feature that a call obligation lets the caller supply -> the call
+    call_when: Mapping[str, tuple[str, ...]]  # calls that matter only if one of these features is asked
+    dtype_memo: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
+    version_memo: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    seen_memo: dict[tuple[str, str, str], tuple[str | None, str | None]] = field(default_factory=dict)
+
+    def reads(self, model: str | None, cannot: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Query dtypes a kernel may be given for a model dtype: its own first, then those a cast reaches."""
+        own = MODEL_DTYPES if model is None else (model,)
+        reached = (to for call, source, to in self.casts if source in own and call not in cannot)
+        return tuple(dict.fromkeys((*own, *reached)))
+
+    def seen_around(self, candidate: Candidate, version: str) -> tuple[str | None, str | None]:
+        """The nearest versions looked at on both sides of one that was not (None where there is none)."""
+        key = (candidate.kernel, candidate.provider, version)
+        found = self.seen_memo.get(key)
+        if found is None:
+            releases = [v for v in candidate.seen if not is_commit(v)]
+            if is_commit(version):
+                found = (None, None)
+            else:
+                parsed = parse_version(version)
+                below = [v for v in releases if parse_version(v) < parsed]
+                above = [v for v in releases if parse_version(v) > parsed]
+                found = (below[-1] if below else None, above[0] if above else None)
+            self.seen_memo[key] = found
+        return found
+
+    def used_q_dtype(self, row: Row, model: str | None, kv: str | None, cannot: tuple[str, ...] = ()) -> str | None:
+        """The query dtype that `row` would read for this request; None if it is still open or not served."""
+        table = row.dims["dtypes"]
+        if kv is None:
+            return model if model in table else next(iter(table)) if len(table) == 1 else None
+        fits = [q for q in self.reads(model, cannot) if kv in table.get(q, ())]
+        return fits[0] if fits and (model is not None or len(fits) == 1) else None
+
+    def dtype_masks(self, model: str | None, kv: str | None, cannot: tuple[str, ...] = ()) -> tuple[int, int, int]:
+        """(rows that know the KV dtype with any query dtype, rows that serve the pair, boxes that hold the pair)."""
+        key = (model, kv, cannot)
+        found = self.dtype_memo.get(key)
+        if found is None:
+            found = self.dtype_memo[key] = self._dtype_masks(model, kv, cannot)
+        return found
+
+    def _dtype_masks(self, model: str | None, kv: str | None, cannot: tuple[str, ...]) -> tuple[int, int, int]:
+        known = served = 0
+        for i, row in enumerate(self.rows):
+            table = row.dims["dtypes"]
+            if kv is None:
+                known |= 1 << i
+                served |= (1 << i) if model is None or any(q in table for q in self.reads(model, cannot)) else 0
+                continue
+            known |= (1 << i) if any(kv in kvs for kvs in table.values()) else 0
+            served |= (1 << i) if any(kv in table.get(q, ()) for q in self.reads(model, cannot)) else 0
+        held = 0
+        for i, box in enumerate(self.boxes):
+            table = box.where.get("dtypes")
+            if table is None or self._box_holds(box, table, model, kv):
+                held |= 1 << i
+        return known, served, held
+
+    def _box_holds(self, box: Box, table: Mapping[str, Any], model: str | None, kv: str | None) -> bool:
+        """A box is met by the query dtype the kernel would read; with a free model dtype, by all of them."""
+        if kv is None:
+            return False
+        if box.row is not None:
+            rows = [self.rows[box.row]]
+        else:
+            rows = [r for r in self.rows if r.kernel == box.kernel and r.provider == box.provider]
+        reads: set[str] = set()
+        for source in MODEL_DTYPES if model is None else (model,):
+            fits = [q for q in self.reads(source) if any(kv in r.dims["dtypes"].get(q, ()) for r in rows)]
+            reads.add(fits[0] if fits else source)
+        return all(kv in table.get(q, ()) for q in reads)
+
+    def version_masks(self, provider: str, version: str) -> tuple[int, int]:
+        """(rows, boxes) of this provider whose version range holds the version."""
+        key = (provider, version)
+        found = self.version_memo.get(key)
+        if found is None:
+            rows = sum(1 << i for i, r in enumerate(self.rows) if r.provider == provider and version in r.versions)
+            boxes = sum(1 << i for i, b in enumerate(self.boxes) if b.provider == provider and version in b.versions)
+            found = self.version_memo[key] = (rows, boxes)
+        return found
+
+    def strength_mask(self, minimum: str) -> int:
+        """Rows whose evidence is at least as strong as `minimum`."""
+        allowed = STRENGTHS[: STRENGTHS.index(minimum) + 1]
+        return sum(1 << i for i, row in enumerate(self.rows) if row.strength in allowed)
+
+
+def _row(arch: str, data: Mapping[str, Any]) -> Row:
+    dims = dict(data["dims"])
+    if data.get("cuda_graph") is not None:
+        dims["cuda_graph"] = data["cuda_graph"]
+    return Row(
+        arch=arch,
+        kernel=data["kernel"],
+        provider=data["provider"],
+        name=data["row"],
+        versions=VersionRange.parse(data["versions"]),
+        seen=tuple(public(v) for v in data["seen"]),
+        strength=data["strength"],
+        dims=dims,
+        features=data["features"],
+        calls=tuple(data["call"]),
+        env=data["env"],
+    )
+
+
+def _omitted(index: DimIndex, name: str, default: object, bit: int) -> None:
+    """What a row that does not state a dimension means, by the table of dimensions."""
+    if default == "unknown":
+        index.unknown |= bit
+    elif default in ("any", "required", "follows lse"):
+        index.silent |= bit  # `required` is checked by the schema; here only MLA rows lack a head dim and vice versa
+    elif default == "none":
+        pass
+    else:
+        index.add(default, bit)
+
+
+def build_table(data: Mapping[str, Any], catalogue: Mapping[str, Any]) -> ArchTable:
+    """Index one compiled architecture (the form compile.py writes). Sets are parsed when a request first needs them."""
+    arch = data["arch"]
+    rows = tuple(_row(arch, r) for r in data["rows"])
+    boxes: list[Box] = []
+    holes: dict[int, int] = {}
+    for i, (row, raw) in enumerate(zip(rows, data["rows"], strict=True)):
+        for hole in raw["exclusions"]:
+            holes[i] = holes.get(i, 0) | 1 << len(boxes)
+            span = VersionRange.parse(hole["versions"]) if hole.get("versions") else row.versions
+            boxes.append(Box(f"{row.id}#{hole['id'].rpartition('#')[2]}", row.kernel, row.provider, i, span,
+                             hole["where"], hole["outcome"], hole.get("code"), hole["why"]))  # fmt: skip
+    for trap in data["traps"]:
+        boxes.append(Box(f"{arch}/{trap['kernel']}/{trap['trap']}", trap["kernel"], trap["provider"], None,
+                         VersionRange.parse(trap["versions"]), trap["where"], trap["outcome"], None, trap["why"]))  # fmt: skip
+    calls = catalogue["calls"]
+    casts = [
+        (name, source, to)
+        for name, call in calls.items()
+        for cast in [(call.get("meets") or {}).get("q_dtype")]
+        if cast
+        for source in cast["from"]
+        for to in cast["to"]
+    ]
+    supplied = {f: name for name, call in calls.items() if (f := (call.get("meets") or {}).get("feature"))}
+    order = {phase: tuple(kernels) for phase, kernels in (data.get("default_order") or {}).items()}
+    return ArchTable(
+        arch=arch,
+        name=data.get("name") or arch,
+        compute_capability=data["compute_capability"],
+        mirrors=data.get("mirrors"),
+        default_order={phase: tuple(k) for phase, k in catalogue["default_order"].items()} | order,
+        rows=rows,
+        boxes=tuple(boxes),
+        candidates=_candidates(rows, boxes, catalogue),
+        preference=tuple(data.get("preference") or ()),
+        casts=tuple(casts),
+        row_dims=_row_dims(rows),
+        box_dims=_box_dims(boxes),
+        features=_features(rows),
+        box_features=_box_features(boxes),
+        holes=holes,
+        supplied=supplied,
+        call_when={name: tuple(call["when"]) for name, call in calls.items() if call.get("when")},
+    )
+
+
+def _candidates(rows: tuple[Row, ...], boxes: list[Box], catalogue: Mapping[str, Any]) -> tuple[Candidate, ...]:
+    found = []
+    for kernel, entry in catalogue["kernels"].items():
+        for provider in entry["providers"]:
+            mine = sum(1 << i for i, r in enumerate(rows) if r.kernel == kernel and r.provider == provider)
+            traps = sum(
+                1 << i for i, b in enumerate(boxes) if b.row is None and b.kernel == kernel and b.provider == provider
+            )
+            versions = {v for i in bits(mine) for v in rows[i].seen}
+            seen = sorted((v for v in versions if not is_commit(v)), key=parse_version)
+            found.append(Candidate(kernel, provider, mine, traps, (*seen, *sorted(v for v in versions if is_commit(v)))))
+    return tuple(found)
+
+
+def _row_dims(rows: tuple[Row, ...]) -> dict[str, DimIndex]:
+    indices = {}
+    for dimension in SCALARS:
+        index = indices[dimension.name] = DimIndex("ints" if dimension.kind == "dcp" else dimension.kind)
+        for i, row in enumerate(rows):
+            value = row.dims.get(dimension.name)
+            if value is None:
+                _omitted(index, dimension.name, dimension.omitted, 1 << i)
+            else:
+                index.add(value, 1 << i)
+    return indices
+
+
+def _box_dims(boxes: list[Box]) -> dict[str, DimIndex]:
+    indices = {}
+    for dimension in SCALARS:
+        index = indices[dimension.name] = DimIndex("ints" if dimension.kind == "dcp" else dimension.kind)
+        for i, box in enumerate(boxes):
+            if dimension.name in box.where:
+                index.add(box.where[dimension.name], 1 << i)
+            else:
+                index.silent |= 1 << i
+    return indices
+
+
+def _features(rows: tuple[Row, ...]) -> dict[str, FeatureIndex]:
+    indices = {name: FeatureIndex() for name in ALL_FEATURES}
+    for i, row in enumerate(rows):
+        for name, index in indices.items():
+            value = row.features.get(name, "unknown")
+            if value == "unknown":
+                index.unknown |= 1 << i
+            elif value == "required":
+                index.required |= 1 << i
+                index.declared |= 1 << i
+            elif isinstance(value, (list, tuple)):
+                index.by_dtype.append((tuple(value), 1 << i))
+            elif value:
+                index.declared |= 1 << i
+    return indices
+
+
+def _box_features(boxes: list[Box]) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name in ALL_FEATURES:
+        stated = [(i, box.where["features"][name]) for i, box in enumerate(boxes) if name in box.where.get("features", {})]
+        if stated:
+            silent = (1 << len(boxes)) - 1 & ~sum(1 << i for i, _ in stated)
+            asked = silent | sum(1 << i for i, value in stated if value)
+            found[name] = (asked, silent | sum(1 << i for i, value in stated if not value))
+    return found
+
+
+def union_words(rows: list[Row], name: str, kind: str, of: Callable[[Row], Any]) -> list[Any]:
+    """The distinct sets that rows state for one dimension, in the order of the rows (what a refusal calls `allowed`)."""
+    distinct: list[Any] = []
+    for row in rows:
+        value = of(row)
+        for part in value if isinstance(value, (list, tuple)) else [value]:
+            if part is not None and part not in distinct:
+                distinct.append(part)
+    return distinct
+
+
+__all__ = ["ALL_FEATURES", "MLA_KINDS", "ArchTable", "Box", "Candidate", "Row", "bits", "build_table", "names"]
