@@ -32,7 +32,7 @@ class CompileTables(BuildHookInterface):  # type: ignore[type-arg]
             from attnroute.registry.compile import write_compiled
 
             try:
-                write_compiled(root / "capabilities", compiled)
+                write_compiled(root / "capabilities", compiled, self.metadata.version)
             except AttnrouteError as error:
                 # A traceback through the build backend would bury the file and the line.
                 raise SystemExit(f"the capability tables do not compile:\n{error}") from None

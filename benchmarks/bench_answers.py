@@ -35,7 +35,11 @@ def requests() -> Iterator[tuple[tuple[KVGroup, str, dict[str, str]], dict[str, 
             sinks=draw.random() < 0.2,
         )
         phase = draw.choice(["decode", "verify", "prefill"])
-        keywords = {"phase": phase, "q_len": 4 if phase == "verify" else 1, "page_size": draw.choice([None, 16, 64, 128])}
+        keywords = {
+            "phase": phase,
+            "q_len": 4 if phase == "verify" else 1,
+            "page_size": draw.choice([None, 16, 64, 128]),
+        }
         yield (group, draw.choice(ARCHS), PACKAGES), keywords
 
 

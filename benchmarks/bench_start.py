@@ -35,6 +35,8 @@ def test_explain_process(benchmark: Any, python: Path, tmp_path: Path) -> None:
     question = ["explain", "--arch", "sm120", "--head-dim", "512", "--q-heads", "16", "--kv-heads", "2"]
 
     def process() -> None:
-        subprocess.run([python, "-c", ask, *question], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True)
+        subprocess.run(
+            [python, "-c", ask, *question], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
+        )
 
     benchmark.pedantic(process, rounds=15, warmup_rounds=2)

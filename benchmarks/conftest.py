@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "budget(seconds, what): the median this benchmark may take, and what is measured")
+    config.addinivalue_line(
+        "markers", "budget(seconds, what): the median this benchmark may take, and what is measured"
+    )
 
 
 @pytest.fixture(autouse=True)

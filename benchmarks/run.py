@@ -1,7 +1,7 @@
 """Runs the benchmarks and prints measured against budget; exits 1 if a median is over.
 
-    python benchmarks/run.py                 all
-    python benchmarks/run.py -k fresh        what pytest takes, it passes on
+python benchmarks/run.py                 all
+python benchmarks/run.py -k fresh        what pytest takes, it passes on
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is executed: its diffs apply to the tables, validate, and answer; its overlay works without Python."""
+"""CONTRIBUTING.md is executed: its diffs apply to the tables, validate and answer, as an overlay too, in YAML alone."""
 
 from __future__ import annotations
 
@@ -132,7 +132,18 @@ def test_a_newcomers_architecture_and_kernel_answer_from_an_overlay(overlay: Pat
 
 
 def test_the_overlay_leaves_other_architectures_alone(overlay: Path) -> None:
-    question = ("--arch", "sm120", "--head-dim", "128", "--q-heads", "16", "--kv-heads", "2", "--package", "flashinfer-python==0.7.4")
+    question = (
+        "--arch",
+        "sm120",
+        "--head-dim",
+        "128",
+        "--q-heads",
+        "16",
+        "--kv-heads",
+        "2",
+        "--package",
+        "flashinfer-python==0.7.4",
+    )
     candidates = explain(overlay, *question)
     assert candidates["xqa"]["status"] in {"chosen", "accepted"}
     assert candidates["nova"]["status"] in {"rejected", "not-considered"}

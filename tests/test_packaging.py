@@ -1,4 +1,4 @@
-"""What a user installs: the sdist is complete, the wheel carries compiled tables and schemas and answers without YAML."""
+"""What a user installs: a complete sdist, and a wheel with compiled tables and schemas that answers without YAML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ def run(*command: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProc
     """Run a command with a clean Python environment; its output is part of the failure."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ATTNROUTE"))}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean | env, capture_output=True, text=True, timeout=300, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -48,7 +54,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel in it. Its dependencies are those of the running interpreter, so no network is used."""
+    """An environment with the wheel in it; dependencies are those of the running interpreter, so no network is used."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
     scheme = sysconfig.get_preferred_scheme("prefix")
@@ -81,7 +87,9 @@ def test_sdist_has_all_that_a_wheel_and_the_tests_need(built: Path) -> None:
     assert tables
     assert tables <= names
     assert "tests/test_packaging.py" in names
-    assert not {name for name in names if "/.cache/" in name or name.startswith((".cache", ".gpu", "shared", "attnroute/_data"))}
+    assert not {
+        name for name in names if "/.cache/" in name or name.startswith((".cache", ".gpu", "shared", "attnroute/_data"))
+    }
 
 
 def test_wheel_has_compiled_tables_schemas_and_types_and_nothing_else(wheel: Path) -> None:
@@ -132,7 +140,19 @@ def test_plan_from_the_wheel_never_imports_yaml(clean_venv: Path, tmp_path: Path
 
 
 def test_wheel_answers_like_the_checkout(clean_venv: Path, tmp_path: Path) -> None:
-    question = ["explain", "--arch", "sm90", "--head-dim", "128", "--q-heads", "16", "--kv-heads", "2", "--format", "json"]
+    question = [
+        "explain",
+        "--arch",
+        "sm90",
+        "--head-dim",
+        "128",
+        "--q-heads",
+        "16",
+        "--kv-heads",
+        "2",
+        "--format",
+        "json",
+    ]
     ask = "import sys; from attnroute.cli.main import main; sys.exit(main())"
     installed = run(venv_python(clean_venv), "-c", ask, *question, cwd=tmp_path)
     checkout = run(sys.executable, "-c", ask, *question, cwd=ROOT)
@@ -155,7 +175,16 @@ def test_a_broken_table_stops_the_build_with_its_position(tmp_path: Path) -> Non
         shutil.copy(ROOT / name, source / name)
     table = source / "capabilities" / "arch" / "sm120.yaml"
     table.write_text(table.read_text().replace("\nkernels:\n", "\nkernles:\n", 1))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "out"), str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "out"),
+        str(source),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0
     said = done.stdout + done.stderr
