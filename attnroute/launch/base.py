@@ -1,0 +1,154 @@
+"""The one shape of a launcher: say what it allocates and compiles, plan a batch on the host, run it on the device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from attnroute.launch.check import check_batch, check_kv, check_q, check_sinks
+from attnroute.launch.dtypes import is_fp8, torch_dtype
+from attnroute.launch.errors import LaunchError
+
+if TYPE_CHECKING:
+    from attnroute.launch.calls import Settings
+    from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Problem, Tensor
+
+MIB = 1 << 20
+
+
+class Launcher(ABC):
+    """A kernel of one package, bound to one geometry. `plan` then `run`; only `run` may be captured in a CUDA graph.
+
+    `expresses` names the features that the kernel's call has a parameter for. That is what its signature says; whether
+    the kernel then does it right is what the tables say.
+    """
+
+    expresses: ClassVar[frozenset[str]] = frozenset()
+    proven: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, limits: Limits, settings: Settings, provider: str) -> None:
+        self.problem, self.limits, self.settings, self.provider = problem, limits, settings, provider
+        self._batch: Batch | None = None
+        self._fixed: dict[str, Tensor] = {}
+        self._refuse_unexpressed()
+
+    def _refuse_unexpressed(self) -> None:
+        """Raises LaunchError `no-parameter` for a feature that the call cannot even be asked for."""
+        p = self.problem
+        asked = {"window": p.window is not None, "softcap": bool(p.softcap), "sinks": p.sinks is not None, "lse": p.lse,
+                 "noncausal": not p.causal, "q_len": p.q_len != 1, "head_dim_v": p.head_dim_v != p.head_dim,
+                 "prefill": p.phase == "prefill", "cast-q": p.q_dtype != p.dtype}  # fmt: skip
+        for feature, wanted in asked.items():
+            if wanted and feature not in self.expresses:
+                raise LaunchError(
+                    f"{type(self).__module__.rpartition('.')[2]} ({self.provider}) has no parameter for {feature}; "
+                    f"its call expresses {' '.join(sorted(self.expresses)) or 'none of the features'}",
+                    code="no-parameter",
+                )
+
+    @abstractmethod
+    def modules(self) -> tuple[Module, ...]:
+        """What the first call would compile. Touches no device; empty where a package ships or compiles in-process."""
+
+    @abstractmethod
+    def workspace_bytes(self, limits: Limits | None = None) -> int:
+        """Device bytes that the launcher allocates besides inputs and outputs, for these limits (default: its own)."""
+
+    @abstractmethod
+    def _plan(self, batch: Batch) -> None: ...
+
+    @abstractmethod
+    def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut: ...
+
+    def warmup(self) -> None:
+        """Compiles every module that is not there yet. Raises what the package's build raises."""
+        for module in self.modules():
+            if not module.ready():
+                module.build()
+
+    def plan(self, batch: Batch) -> None:
+        """Takes in one step's requests: host work, copies to fixed addresses. Never inside a capture.
+
+        After a capture, plan again with the same batch size and table width: the tables change in place.
+        """
+        check_batch(self.problem, self.limits, batch)
+        self._plan(batch)
+        self._batch = batch
+
+    def tokens(self) -> int:
+        """Query tokens of the planned step."""
+        batch = self._planned()
+        return sum(batch.q_lens) if batch.q_lens is not None else batch.size * self.problem.q_len
+
+    def run(self, q: Tensor, kv: KVPages, *, sinks: Tensor | None = None, out: Tensor | None = None) -> AttentionOut:
+        """Attention of the planned step.
+
+        q (tokens, q_heads, head_dim); kv as the problem says; sinks (q_heads,) if bound with them; out (tokens,
+        q_heads, head_dim_v) in the model's dtype is written if given, else allocated. Raises LaunchError before any
+        launch where a tensor does not fit, and what the package raises.
+        """
+        import torch
+
+        self._planned()
+        device = self.limits.device
+        check_q(self.problem, q, self.tokens(), device)
+        check_kv(self.problem, kv, device, equal_strides=self.settings.equal_kv_strides)
+        check_sinks(self.problem, sinks, device)
+        p = self.problem
+        if out is None:
+            out = torch.empty((q.shape[0], p.num_q_heads, p.head_dim_v), dtype=torch_dtype(p.dtype), device=q.device)
+        elif tuple(out.shape) != (q.shape[0], p.num_q_heads, p.head_dim_v) or out.dtype != torch_dtype(p.dtype):
+            raise LaunchError(
+                f"out is {tuple(out.shape)} {out.dtype}; expected {(q.shape[0], p.num_q_heads, p.head_dim_v)} {p.dtype}",
+                code="shape",
+            )
+        lse = torch.empty((q.shape[0], p.num_q_heads), dtype=torch.float32, device=q.device) if p.lse else None
+        return self._run(self._cast(q), kv, sinks, out, lse)
+
+    def _cast(self, q: Tensor) -> Tensor:
+        """The query in the dtype that the kernel reads; fp8 with scale 1, saturating."""
+        wanted = torch_dtype(self.problem.q_dtype)
+        if q.dtype == wanted:
+            return q
+        if is_fp8(self.problem.q_dtype):
+            import torch
+
+            limit = torch.finfo(wanted).max
+            q = q.clamp(-limit, limit)
+        return q.to(wanted)
+
+    def _planned(self) -> Batch:
+        if self._batch is None:
+            raise LaunchError("run() before plan(): the launcher has no batch", code="no-plan")
+        return self._batch
+
+    def _keep(self, name: str, tensor: Tensor) -> Tensor:
+        """A contiguous copy whose address stays while shape and dtype do, so that captured graphs see new values."""
+        held = self._fixed.get(name)
+        if held is None or held.shape != tensor.shape or held.dtype != tensor.dtype:
+            held = self._fixed[name] = tensor.to(self.limits.device).clone().contiguous()
+        else:
+            held.copy_(tensor, non_blocking=tensor.device == held.device)
+        return held
+
+    def _workspace(self, size: int, *, zeroed: bool) -> Tensor:
+        """Scratch of `size` bytes, kept for this launcher alone."""
+        import torch
+
+        held = self._fixed.get("workspace")
+        if held is None or held.numel() < size:
+            make = torch.zeros if zeroed else torch.empty
+            held = self._fixed["workspace"] = make(size, dtype=torch.uint8, device=self.limits.device)
+        return held
+
+
+def window_left(problem: Problem) -> int:
+    """Tokens to the left of a query that it still sees (-1: all): the packages' convention for `window` tokens."""
+    return -1 if problem.window is None else problem.window - 1
+
+
+def as_layout(problem: Problem, kv: KVPages) -> tuple[Tensor, Tensor]:
+    """k and v with the axes in the order of the layout's name, as FlashInfer takes them; no copy."""
+    if problem.layout == "NHD":
+        return kv.k, kv.v
+    return kv.k.transpose(1, 2), kv.v.transpose(1, 2)

@@ -1,0 +1,106 @@
+"""FlashInfer's decode wrapper, shared by its tensor-core and CUDA-core launchers."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any, ClassVar
+
+from attnroute.launch.base import MIB, Launcher, as_layout, window_left
+from attnroute.launch.dtypes import is_fp8, torch_dtype
+from attnroute.launch.flashinfer_pages import page_index
+from attnroute.launch.packages import load
+from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Problem, Tensor
+
+FLOAT_WORKSPACE, INT_WORKSPACE = 128 * MIB, 8 * MIB
+LN2 = log(2.0)
+
+
+class DecodeWrapper(Launcher):
+    """`BatchDecodeWithPagedKVCacheWrapper`, one wrapper a batch size, with fixed buffers where graphs are captured."""
+
+    tensor_cores: ClassVar[bool]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._wrappers: dict[int, Any] = {}
+        self._wrapper: Any = None
+
+    def workspace_bytes(self, limits: Limits | None = None) -> int:
+        """128 MiB for partial results and, for each batch size, 8 MiB of plan (as much is pinned on the host)."""
+        limits = limits or self.limits
+        return FLOAT_WORKSPACE + INT_WORKSPACE + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
+
+    def _make(self, batch: int) -> Any:
+        import torch
+
+        workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
+        graph: dict[str, Any] = {}
+        if self.limits.cuda_graph:
+            pages = batch * self.limits.max_pages(self.problem.page_size)
+            sizes = {
+                "paged_kv_indptr_buffer": batch + 1,
+                "paged_kv_indices_buffer": pages,
+                "paged_kv_last_page_len_buffer": batch,
+            }
+            graph = {name: torch.zeros(n, dtype=torch.int32, device=self.limits.device) for name, n in sizes.items()}
+            graph["use_cuda_graph"] = True
+        wrapper = load("flashinfer", self.provider).BatchDecodeWithPagedKVCacheWrapper
+        return wrapper(
+            workspace,
+            self.problem.layout,
+            use_tensor_cores=self.tensor_cores,
+            backend=backend_for(self.problem),
+            **graph,
+        )
+
+    def _plan(self, batch: Batch) -> None:
+        p = self.problem
+        wrapper = self._wrappers.get(batch.size)
+        if wrapper is None:
+            wrapper = self._wrappers[batch.size] = self._make(batch.size)
+        index = page_index(batch, p.page_size)
+        more: dict[str, Any] = {"q_len_per_req": p.q_len} if p.q_len > 1 else {}
+        wrapper.plan(
+            index.indptr,
+            index.indices,
+            index.last,
+            p.num_q_heads,
+            p.num_kv_heads,
+            p.head_dim,
+            p.page_size,
+            q_data_type=torch_dtype(p.q_dtype),
+            kv_data_type=torch_dtype(p.kv_dtype),
+            o_data_type=torch_dtype(p.dtype),
+            window_left=window_left(p),
+            logits_soft_cap=p.softcap or 0.0,
+            sm_scale=p.softmax_scale,
+            **more,
+        )
+        self._wrapper = wrapper
+
+    def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:  # noqa: ARG002
+        self._wrapper.run(
+            q.contiguous(),
+            as_layout(self.problem, kv),
+            out=out,
+            lse=lse,
+            return_lse=lse is not None,
+            **wrapper_scales(kv),
+        )
+        return AttentionOut(out, natural(lse))
+
+
+def backend_for(problem: Problem) -> str:
+    """The FA2 template for 16-bit queries; for fp8 queries, which it does not take, the wrapper's own choice."""
+    return "auto" if is_fp8(problem.q_dtype) else "fa2"
+
+
+def wrapper_scales(kv: KVPages) -> dict[str, float]:
+    """Scales that differ from 1; FlashInfer multiplies by v_scale in a pass of its own."""
+    named = {"k_scale": kv.k_scale, "v_scale": kv.v_scale}
+    return {name: value for name, value in named.items() if value != 1.0}
+
+
+def natural(lse: Tensor | None) -> Tensor | None:
+    """FlashInfer's log-sum-exp has base 2; the launchers give the natural logarithm."""
+    return None if lse is None else lse.mul_(LN2)

@@ -1,0 +1,13 @@
+"""FlashInfer's paged prefill with backend="fa2"."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attnroute.launch.native_prefill import PrefillWrapper
+
+
+class Launch(PrefillWrapper):
+    """Query tokens of any number a request."""
+
+    backend: ClassVar[str] = "fa2"

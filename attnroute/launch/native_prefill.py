@@ -1,0 +1,185 @@
+"""FlashInfer's paged prefill wrappers, plain and with attention sinks, shared by the launchers that use them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from attnroute.launch.base import Launcher, as_layout, window_left
+from attnroute.launch.dtypes import torch_dtype
+from attnroute.launch.flashinfer_pages import page_index, q_indptr
+from attnroute.launch.native_decode import FLOAT_WORKSPACE, INT_WORKSPACE, natural, wrapper_scales
+from attnroute.launch.packages import load
+from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
+
+
+def _graph_buffers(owner: Launcher, batch: int) -> dict[str, Any]:
+    import torch
+
+    if not owner.limits.cuda_graph or owner.problem.q_len == 0:
+        return {}
+    pages = batch * owner.limits.max_pages(owner.problem.page_size)
+    sizes = {
+        "qo_indptr_buf": batch + 1,
+        "paged_kv_indptr_buf": batch + 1,
+        "paged_kv_indices_buf": pages,
+        "paged_kv_last_page_len_buf": batch,
+    }
+    buffers: dict[str, Any] = {
+        n: torch.zeros(s, dtype=torch.int32, device=owner.limits.device) for n, s in sizes.items()
+    }
+    return {"use_cuda_graph": True, **buffers}
+
+
+def _plan_wrapper(wrapper: Any, owner: Launcher, batch: Batch) -> None:
+    p = owner.problem
+    index = page_index(batch, p.page_size)
+    wrapper.plan(
+        q_indptr(batch, p.q_len),
+        index.indptr,
+        index.indices,
+        index.last,
+        p.num_q_heads,
+        p.num_kv_heads,
+        p.head_dim,
+        p.page_size,
+        head_dim_vo=p.head_dim_v,
+        causal=p.causal and (p.q_len != 1 or p.phase == "prefill"),
+        sm_scale=p.softmax_scale,
+        window_left=window_left(p),
+        logits_soft_cap=p.softcap or 0.0,
+        q_data_type=torch_dtype(p.q_dtype),
+        kv_data_type=torch_dtype(p.kv_dtype),
+        o_data_type=torch_dtype(p.dtype),
+    )
+
+
+class SinkPrefill:
+    """`BatchAttentionWithAttentionSinkWrapper`: sinks are compiled in; float32 sinks and the scale go to run()."""
+
+    def __init__(self, owner: Launcher, backend: str) -> None:
+        self.owner, self.backend = owner, backend
+        self._wrappers: dict[int, Any] = {}
+        self._wrapper: Any = None
+
+    def modules(self) -> tuple[Module, ...]:
+        """One module for dtypes, head dims, window and softcap."""
+        import torch
+
+        p = self.owner.problem
+        core = load("flashinfer.attention._core", self.owner.provider)
+        name = f"attention_sink_{p.q_dtype}_{p.kv_dtype}_{p.head_dim}_{p.window is not None}_{self.backend}"
+        arguments = getattr(core.BatchAttentionWithAttentionSinkWrapper, "_sink_jit_args", None)
+        if arguments is None:  # older releases build it in the constructor, which needs a device
+            return (Module(name, lambda: self._make(1)),)
+        backend, jit, more = arguments(
+            torch.device("cuda"),
+            self.backend,
+            torch_dtype(p.q_dtype),
+            torch_dtype(p.kv_dtype),
+            p.head_dim,
+            p.head_dim_v,
+            window_left(p),
+        )
+        gen = load("flashinfer.jit.attention", self.owner.provider).gen_customize_batch_prefill_module
+        spec = gen(backend, *jit, **more)
+        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+
+    def _make(self, batch: int) -> Any:
+        p, owner = self.owner.problem, self.owner
+        make = load("flashinfer", owner.provider).BatchAttentionWithAttentionSinkWrapper
+        return make(
+            owner._workspace(FLOAT_WORKSPACE, zeroed=True),
+            p.layout,
+            backend=self.backend,
+            q_data_type=torch_dtype(p.q_dtype),
+            kv_data_type=torch_dtype(p.kv_dtype),
+            head_dim_qk=p.head_dim,
+            head_dim_vo=p.head_dim_v,
+            window_left=window_left(p),
+            **_graph_buffers(owner, batch),
+        )
+
+    def plan(self, batch: Batch) -> None:
+        """Plans one step; each batch size has a wrapper of its own."""
+        wrapper = self._wrappers.get(batch.size)
+        if wrapper is None:
+            wrapper = self._wrappers[batch.size] = self._make(batch.size)
+        _plan_wrapper(wrapper, self.owner, batch)
+        self._wrapper = wrapper
+
+    def run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:
+        """Runs the planned step; the scale of k goes into the softmax scale."""
+        p = self.owner.problem
+        scale = p.softmax_scale * kv.k_scale
+        more = {"v_scale": kv.v_scale} if kv.v_scale != 1.0 else {}
+        self._wrapper.run(
+            q.contiguous(), as_layout(p, kv), sinks, scale, out=out, lse=lse, return_lse=lse is not None, **more
+        )
+        return AttentionOut(out, natural(lse))
+
+
+class PrefillWrapper(Launcher):
+    """`BatchPrefillWithPagedKVCacheWrapper` with a fixed backend."""
+
+    expresses: ClassVar[frozenset[str]] = frozenset(
+        {"window", "softcap", "lse", "noncausal", "sinks", "q_len", "head_dim_v", "prefill", "cast-q"}
+    )
+    backend: ClassVar[str]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sinks = SinkPrefill(self, self.backend) if self.problem.sinks is not None else None
+        self._wrapper: Any = None
+
+    def modules(self) -> tuple[Module, ...]:
+        """One module for dtypes, head dims, window and softcap."""
+        import torch
+
+        if self._sinks is not None:
+            return self._sinks.modules()
+        p = self.problem
+        gen = load("flashinfer.jit.attention", self.provider).gen_batch_prefill_module
+        q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
+        spec = gen(
+            self.backend,
+            q,
+            kv,
+            out,
+            torch.int32,
+            p.head_dim,
+            p.head_dim_v,
+            0,
+            p.window is not None,
+            bool(p.softcap),
+            False,
+        )
+        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+
+    def workspace_bytes(self, limits: Limits | None = None) -> int:  # noqa: ARG002
+        """128 MiB for partial results and 8 MiB for the plan (the same again is pinned on the host)."""
+        return FLOAT_WORKSPACE + INT_WORKSPACE
+
+    def _plan(self, batch: Batch) -> None:
+        if self._sinks is not None:
+            self._sinks.plan(batch)
+            return
+        workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
+        make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
+        if self._wrapper is None or self.limits.cuda_graph:
+            self._wrapper = make(
+                workspace, self.problem.layout, backend=self.backend, **_graph_buffers(self, batch.size)
+            )
+        _plan_wrapper(self._wrapper, self, batch)
+
+    def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:
+        if self._sinks is not None:
+            return self._sinks.run(q, kv, sinks, out, lse)
+        self._wrapper.run(
+            q.contiguous(),
+            as_layout(self.problem, kv),
+            out=out,
+            lse=lse,
+            return_lse=lse is not None,
+            **wrapper_scales(kv),
+        )
+        return AttentionOut(out, natural(lse))

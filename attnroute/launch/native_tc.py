@@ -1,0 +1,50 @@
+"""FlashInfer's decode on tensor cores: the FA2 prefill template under the decode wrapper, or its sink wrapper."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from attnroute.launch.dtypes import is_fp8, torch_dtype
+from attnroute.launch.native_decode import DecodeWrapper
+from attnroute.launch.native_prefill import SinkPrefill
+from attnroute.launch.packages import load
+from attnroute.launch.problem import AttentionOut, Batch, KVPages, Module, Tensor
+
+
+class Launch(DecodeWrapper):
+    """One or more query tokens a request. Sinks need a variant of the kernel that the plain wrapper lacks."""
+
+    expresses: ClassVar[frozenset[str]] = frozenset(
+        {"window", "softcap", "lse", "noncausal", "sinks", "q_len", "cast-q"}
+    )
+    tensor_cores: ClassVar[bool] = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sinks = SinkPrefill(self, "fa2") if self.problem.sinks is not None else None
+
+    def modules(self) -> tuple[Module, ...]:
+        """One module for dtypes, head dim, window and softcap, or the variant with sinks."""
+        import torch
+
+        if self._sinks is not None:
+            return self._sinks.modules()
+        p = self.problem
+        gen = load("flashinfer.jit.attention", self.provider).gen_batch_prefill_module
+        q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
+        template = "fa3" if is_fp8(p.q_dtype) else "fa2"
+        spec = gen(
+            template, q, kv, out, torch.int32, p.head_dim, p.head_dim, 0, p.window is not None, bool(p.softcap), False
+        )
+        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+
+    def _plan(self, batch: Batch) -> None:
+        if self._sinks is not None:
+            self._sinks.plan(batch)
+        else:
+            super()._plan(batch)
+
+    def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:
+        if self._sinks is not None:
+            return self._sinks.run(q, kv, sinks, out, lse)
+        return super()._run(q, kv, sinks, out, lse)

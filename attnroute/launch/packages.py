@@ -1,0 +1,16 @@
+"""Importing the kernel packages, with an error that says which distribution is missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from attnroute.launch.errors import NotInstalledError
+
+
+def load(module: str, distribution: str) -> Any:
+    """The module, or NotInstalledError naming the distribution and what its import said."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise NotInstalledError(f"{module} cannot be imported; install {distribution} ({error})") from error
