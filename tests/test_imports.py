@@ -53,7 +53,8 @@ def imports(tree: ast.Module, path: Path) -> Iterator[tuple[ast.AST, str]]:
             module = ".".join([*base, *filter(None, [node.module])])
             yield from ((node, f"{module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            if ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called in {"import_module", "__import__"}:
                 yield node, str(node.args[0].value)
 
 
