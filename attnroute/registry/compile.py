@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnroute.registry import flatten
 from attnroute.registry.expand import Expanded, Expander
 from attnroute.registry.positions import Map
 from attnroute.registry.problems import Problem, TableError
 from attnroute.registry.tables import Tables, arch_header, read_tables
+
+if TYPE_CHECKING:
+    from attnroute.registry.store import Store
 
 ARCH_KEYS = ("name", "compute_capability", "mirrors")
 Overlays = Iterable[Path | str]
@@ -180,13 +183,6 @@ def _without_rows(kernel: Any) -> dict[str, Any]:
     return {key: value for key, value in kernel.items() if key != "rows"} if isinstance(kernel, dict) else {}
 
 
-def engine_data(tables: Tables, name: str) -> dict[str, Any]:
-    """An engine's data file as plain values; empty for an unknown name."""
-    root = tables.table(f"engines/{name}.yaml") if name in tables.engine_ids() else None
-    _stop(tables)
-    return dict(root.plain) if root else {}
-
-
 def captures_index(folder: Path) -> list[dict[str, Any]]:
     """One entry a capture: its file, machine, packages, date and how many cases and timings it holds."""
     found = []
@@ -206,3 +202,10 @@ def write_compiled(folder: Path, out: Path, version: str | None = None) -> Path:
     from attnroute.registry.packed import write
 
     return write(folder, out, version)
+
+
+def folder_store(folder: Path, overlays: Overlays = ()) -> Store:
+    """A store that compiles sections of YAML folders as they are read; see `attnroute.registry.folder_store`."""
+    from attnroute.registry.folder_store import folder_store as open_it
+
+    return open_it(folder, overlays)
