@@ -65,7 +65,9 @@ def compile_engine(folder: Path, name: str, overlays: Overlays = ()) -> dict[str
 
 def engine_data(tables: Tables, name: str) -> dict[str, Any]:
     """As `compile_engine`, from tables that are already open."""
-    return engine_data(tables, name)
+    root = tables.table(f"engines/{name}.yaml") if name in tables.engine_ids() else None
+    _stop(tables)
+    return dict(root.plain) if root else {}
 
 
 def compile_folder(path: Path, overlays: Overlays = ()) -> CompiledTables:
