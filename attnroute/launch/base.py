@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 from attnroute.launch.check import check_batch, check_kv, check_q, check_sinks
 from attnroute.launch.dtypes import is_fp8, torch_dtype
 from attnroute.launch.errors import LaunchError
+from attnroute.launch.problem import AttentionOut
 
 if TYPE_CHECKING:
     from attnroute.launch.calls import Settings
-    from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Problem, Tensor
+    from attnroute.launch.problem import Batch, KVPages, Limits, Module, Problem, Tensor
 
 MIB = 1 << 20
 
@@ -92,17 +93,22 @@ class Launcher(ABC):
         self._planned()
         device = self.limits.device
         check_q(self.problem, q, self.tokens(), device)
-        check_kv(self.problem, kv, device, equal_strides=self.settings.equal_kv_strides)
+        check_kv(self.problem, kv, device, self.settings)
         check_sinks(self.problem, sinks, device)
         p = self.problem
         if out is None:
             out = torch.empty((q.shape[0], p.num_q_heads, p.head_dim_v), dtype=torch_dtype(p.dtype), device=q.device)
         elif tuple(out.shape) != (q.shape[0], p.num_q_heads, p.head_dim_v) or out.dtype != torch_dtype(p.dtype):
             raise LaunchError(
-                f"out is {tuple(out.shape)} {out.dtype}; expected {(q.shape[0], p.num_q_heads, p.head_dim_v)} {p.dtype}",
+                f"out is {tuple(out.shape)} {out.dtype}; it must be one row of v for each row of q, in {p.dtype}",
                 code="shape",
             )
         lse = torch.empty((q.shape[0], p.num_q_heads), dtype=torch.float32, device=q.device) if p.lse else None
+        if self.settings.out_dtype not in (None, p.dtype):  # the kernel writes another dtype than the model's
+            made = self._run(
+                self._cast(q), kv, sinks, out.new_empty(out.shape, dtype=torch_dtype(str(self.settings.out_dtype))), lse
+            )
+            return AttentionOut(out.copy_(made.out), made.lse)
         return self._run(self._cast(q), kv, sinks, out, lse)
 
     def _cast(self, q: Tensor) -> Tensor:

@@ -28,9 +28,10 @@ class Settings:
     sinks_dtype: str | None = None
     sinks_variant: bool = False
     num_splits: int | None = None
-    out_16bit: bool = False
-    prewarm_strides: bool = False
-    finite_tail: bool = False
+    out_dtype: str | None = None
+    exact_table: bool = False
+    aligned_strides: bool = False
+    token_scales: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -62,13 +63,24 @@ HANDLERS: dict[str, Handler] = {
     "num-splits-1": _set(num_splits=1),
     "plan-on-host": _kept("plan() runs on the host and outside of captures"),
     "fixed-batch-in-graph": _kept("each batch size has a wrapper of its own with fixed buffers"),
-    "prewarm-kv-stride": _set(prewarm_strides=True),
+    "prewarm-kv-stride": _kept("equal strides are required where a second module would be compiled"),
     "warm-up": _kept("warmup() compiles every module before the first step"),
     "fetch-cubins": _kept("warmup() fetches the kernels before the first step"),
     "hnd-cache": _kept("layout HND is passed on as it is, without a copy"),
     "bottom-right-causal": _kept("plan() refuses requests with fewer keys than query tokens"),
     "kv-cache-as-ragged": _kept("ragged keys and values are passed with index pointers"),
-    "o-dtype-16bit": _set(out_16bit=True),
+    "o-dtype-16bit": _kept("outputs have the model's dtype"),
+    "o-dtype-fp8": _set(out_dtype="fp8_e4m3"),
+    "out-bf16": _set(out_dtype="bf16"),
+    "no-split-kv": _set(num_splits=1),
+    "exact-block-table": _set(exact_table=True),
+    "aligned-strides": _set(aligned_strides=True),
+    "finite-page-tails": _kept("the caller fills a page's unused rows with finite values when it allocates the cache"),
+    "low-level-forward": _kept("the launcher calls the function that takes the scales"),
+    "kv-scales-per-token-head": _set(token_scales=True),
+    "vllm-batch-invariant": _set(num_splits=1),
+    "unbounded-window-none": _kept("an unbounded side of the window is passed as None"),
+    "first-call-compiles": _kept("the kernel compiles in the process; run it once for each shape before traffic"),
     "mla-fused-cache": _kept("the latent and rotary parts are one tensor"),
 }
 

@@ -11,6 +11,7 @@ from attnroute.launch.dtypes import dtype_name
 from attnroute.launch.errors import LaunchError
 
 if TYPE_CHECKING:
+    from attnroute.launch.calls import Settings
     from attnroute.launch.problem import Batch, KVPages, Limits, Problem, Tensor
 
 
@@ -43,7 +44,7 @@ def check_q(problem: Problem, q: Tensor, tokens: int, device: str) -> None:
         raise LaunchError(f"q has stride {q.stride(-1)} in its last axis; it must be 1", code="stride")
 
 
-def check_kv(problem: Problem, kv: KVPages, device: str, *, equal_strides: bool) -> None:
+def check_kv(problem: Problem, kv: KVPages, device: str, settings: Settings) -> None:
     """k and v (pages, page, kv_heads, head_dim): dtype, device, unit stride inside a head, order of the layout."""
     axes = "pages, page, kv_heads, head_dim"
     for name, tensor, width in (("k", kv.k, problem.head_dim), ("v", kv.v, problem.head_dim_v)):
@@ -60,15 +61,26 @@ def check_kv(problem: Problem, kv: KVPages, device: str, *, equal_strides: bool)
         if tensor.stride(-1) != 1:
             raise LaunchError(f"{name} has stride {tensor.stride(-1)} in its last axis; it must be 1", code="stride")
         _check_layout(name, tensor, problem)
+        if settings.aligned_strides:
+            _check_aligned(name, tensor)
     if kv.k.shape[0] != kv.v.shape[0]:
         raise LaunchError(
             f"k has {kv.k.shape[0]} pages and v {kv.v.shape[0]}; they share one block table", code="shape"
         )
-    if equal_strides and tuple(kv.k.stride()) != tuple(kv.v.stride()):
+    if settings.equal_kv_strides and tuple(kv.k.stride()) != tuple(kv.v.stride()):
         raise LaunchError(
             f"k has strides {tuple(kv.k.stride())} and v {tuple(kv.v.stride())}; the kernel reads those of k for both",
             code="stride",
         )
+
+
+def _check_aligned(name: str, tensor: Tensor) -> None:
+    """Address and every stride in multiples of 16 bytes, axes of size one included."""
+    size = tensor.element_size()
+    odd = [axis for axis, stride in enumerate(tensor.stride()[:-1]) if stride * size % 16]
+    if odd or tensor.data_ptr() % 16:
+        what = f"strides {tuple(tensor.stride())} of {size} bytes" if odd else f"address {tensor.data_ptr():#x}"
+        raise LaunchError(f"{name} has {what}; the kernel needs multiples of 16 bytes", code="alignment")
 
 
 def _check_layout(name: str, tensor: Tensor, problem: Problem) -> None:

@@ -31,12 +31,16 @@ class FlashAttention(Launcher):
         return 0 if self.settings.num_splits is None else self.settings.num_splits
 
     def _plan(self, batch: Batch) -> None:
-        self._keep("table", batch.block_table)
+        width = batch.block_table.shape[1]
+        if self.settings.exact_table:
+            width = -(-max(batch.lens) // self.problem.page_size)
+        self._keep("table", batch.block_table[:, :width])
         self._keep("lens", batch.seq_lens)
         self._keep("q_indptr", q_indptr(batch, self.problem.q_len))
         self._max_q = max(batch.q_lens) if batch.q_lens is not None else self.problem.q_len
         # A captured graph replays with longer requests later, so the bound is the table's, not the batch's.
-        self._max_k = batch.block_table.shape[1] * self.problem.page_size if self.limits.cuda_graph else max(batch.lens)
+        whole = self.limits.cuda_graph or self.settings.exact_table
+        self._max_k = width * self.problem.page_size if whole else max(batch.lens)
 
     def _window(self) -> tuple[int, int]:
         """(left, right), -1 for unbounded; a causal query sees nothing to its right."""
