@@ -1,0 +1,7 @@
+"""`python -m attnroute`."""
+
+import sys
+
+from attnroute.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The `attnroute` command: one thin module a subcommand."""
