@@ -113,9 +113,12 @@ def test_the_mistake_is_refused_with_position_and_near_miss(tree: Path) -> None:
     assert "head_dim" in said.replace("head_dims", "")
 
 
-def test_a_newcomers_architecture_and_kernel_answer_from_an_overlay(overlay: Path) -> None:
+def test_a_newcomers_overlay_validates(overlay: Path) -> None:
     checked = attnroute("validate", overlay)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_newcomers_architecture_and_kernel_answer_from_an_overlay(overlay: Path) -> None:
     question = ("--arch", "sm130", "--q-heads", "16", "--kv-heads", "2", "--package", "nova-attn==1.2.0")
 
     served = explain(overlay, *question, "--head-dim", "128", "--kv-dtype", "fp8_e4m3", "--page-size", "64")
