@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+MOST = 4096
+"""The largest size that an error lists."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """`number` things (of the field `field`) that ranks divide; if `replicates`, ranks may also share each of them
@@ -34,8 +38,8 @@ def check_tp(where: str, tp: int, limits: Iterable[Limit]) -> None:
     broken = next((limit for limit in limits if not limit.allows(tp)), None)
     if broken is None:
         return
-    top = max(limit.number for limit in limits)
-    possible = [size for size in range(1, top + 1) if all(limit.allows(size) for limit in limits)]
+    top = min((limit.number for limit in limits if not limit.replicates), default=tp)
+    possible = [size for size in range(1, min(top, MOST) + 1) if all(limit.allows(size) for limit in limits)]
     raise UsageError(
         f"{where}: tensor parallel size {tp} is impossible: {broken.field} is {broken.number}"
         f"; possible sizes: {' '.join(map(str, possible))}",

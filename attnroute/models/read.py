@@ -150,9 +150,8 @@ class _Reader:
     def _own_dtype(self) -> str:
         for fields in (self.text, self.root):
             for name in ("dtype", "torch_dtype"):
-                stated = fields.text(name)
-                if stated is not None and stated != "auto":
-                    own = compute_dtype(stated, f"{self.file.path}: {name}")
+                own = fields.dtype(name)
+                if own is not None:
                     if own != "fp32":
                         return own
                     self.notes.append(

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from attnroute.errors import UsageError
+from attnroute.models.dtypes import compute_dtype
 
 MAX_BYTES = 4 * 1024 * 1024
+MOST = 2**40
+"""No number in a config is larger; a damaged file must not make a program allocate by it."""
+_MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 100_000)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]]', re.DOTALL)
 _COLON = re.compile(r"\s*:")
 
@@ -165,6 +169,8 @@ class Fields:
             raise self.error(name, f"{_show(value)} is {_kind(value)}, a whole number is needed")
         if value < least:
             raise self.error(name, f"{value} is too small, at least {least} is needed")
+        if value > _MOST.get(name, MOST):
+            raise self.error(name, f"{_show(value)} is too large, at most {_MOST.get(name, MOST):,} is believed")
         return value
 
     def first_integer(self, *names: str, least: int = 1) -> int | None:
@@ -208,6 +214,16 @@ class Fields:
         if value is not None and not isinstance(value, str):
             raise self.error(name, f"{_show(value)} is {_kind(value)}, a string is needed")
         return value
+
+    def dtype(self, name: str) -> str | None:
+        """A compute dtype (fp16, bf16, fp32), None if absent or "auto"."""
+        value = self.text(name)
+        if value is None or value == "auto":
+            return None
+        try:
+            return compute_dtype(value)
+        except UsageError as error:
+            raise self.error(name, str(error).removeprefix("dtype: ")) from None
 
     def items(self, name: str) -> list[Any] | None:
         """A list, None if absent."""

@@ -65,9 +65,9 @@ def recurrent_dtype(fields: Fields, state: State, dtype: str, asked: str) -> tup
     if asked != "auto":
         return compute_dtype(asked, "state_dtype"), None
     name, default = state.recurrent_dtype
-    stated = fields.text(name) if name else None
-    if stated is not None and stated != "auto":
-        return compute_dtype(stated, f"{fields.file.path}: {name}"), name
+    stated = fields.dtype(name) if name else None
+    if stated is not None:
+        return stated, name
     return default or dtype, None
 
 
