@@ -35,9 +35,9 @@ class Fix:
         return {"change": self.change, "message": self.message}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class CandidateAnswer:
-    """One candidate's status. `why` and `fix` are worked out when read.
+    """One candidate's status; read-only. `why` and `fix` are worked out when read.
 
     `status`: chosen, accepted, rejected, undeclared, known-wrong or not-considered. `page_sizes` is set if the candidate
     is accepted; `row` names the row that accepts, or would if what is unknown held.
@@ -55,18 +55,24 @@ class CandidateAnswer:
     strength: str | None
     preference: Preference | None
     warnings: tuple[str, ...]
-    _why: Callable[[], tuple[Why, ...]] = field(repr=False, compare=False)
-    _fix: Callable[[], tuple[Fix, ...]] = field(repr=False, compare=False)
+    _explain: Callable[[], tuple[Why, ...]] = field(repr=False)
+    _mend: Callable[[], tuple[Fix, ...]] = field(repr=False)
+    _why: tuple[Why, ...] | None = field(default=None, init=False, repr=False)
+    _fix: tuple[Fix, ...] | None = field(default=None, init=False, repr=False)
 
-    @cached_property
+    @property
     def why(self) -> tuple[Why, ...]:
         """Reasons, most telling first; empty for a candidate that is accepted."""
-        return self._why()
+        if self._why is None:
+            self._why = self._explain()
+        return self._why
 
-    @cached_property
+    @property
     def fix(self) -> tuple[Fix, ...]:
         """At most two changes of at most two parts each, each of which, applied, is accepted."""
-        return self._fix()
+        if self._fix is None:
+            self._fix = self._mend()
+        return self._fix
 
     @property
     def accepted(self) -> bool:

@@ -40,13 +40,14 @@ class Evaluation:
     cut: tuple[tuple[int, str], ...]  # boxes met but for one free dimension, which they narrow
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     """What became of one candidate.
 
     `status` is accepted, rejected, undeclared, known-wrong or not-considered; `row` the index of the row that accepts
     (or would, if what is unknown held); `box` the exclusion or trap that decided; `step` the name of the step that did
-    (`version` and `package` included); `pages` the page sizes left; `unverified` marks a version above the last one seen.
+    (`version` and `package` included; None for a plain rejection, whose step `failing_step` finds when asked); `pages`
+    the page sizes left; `unverified` marks a version above the last one seen.
     """
 
     status: str
@@ -63,44 +64,71 @@ class Verdict:
         return self.status == "accepted"
 
 
+def _program(table: ArchTable) -> list[tuple[str, int, Any, Any]]:
+    """The steps of ORDER with the indices that each needs: (name, kind, of rows, of boxes)."""
+    program: list[tuple[str, int, Any, Any]] = []
+    for step in ORDER:
+        if step in _FEATURE_STEPS:
+            index = table.features[step]
+            boxes = table.box_features.get(step)
+            idle = not index.required or step in table.supplied
+            program.append((step, _FEATURE_IDLE if idle and boxes is None else _FEATURE, index, boxes))
+        elif step == "kv":
+            program.append((step, _KV, None, None))
+        elif step == "q":
+            program.append((step, _Q, None, None))
+        else:
+            rows, boxes = table.row_dims[step], table.box_dims[step]
+            program.append((step, _TOPK if step == "topk" else _DIM, rows, boxes))
+    return program
+
+
+_DIM, _FEATURE, _FEATURE_IDLE, _KV, _Q, _TOPK = range(6)
+
+
 def evaluate(table: ArchTable, request: Request) -> Evaluation:
-    """All masks of a request; about ten microseconds once its values have been asked before."""
-    every_box = (1 << len(table.boxes)) - 1
+    """All masks of a request; some ten microseconds once its values have been asked before."""
     loose = strict = (1 << len(table.rows)) - 1
-    met, free_boxes, free_dims = every_box, 0, []
+    met, free_boxes = (1 << len(table.boxes)) - 1, 0
+    free_dims: list[str] = []
     asked = dict(request.features)
     steps: list[tuple[str, int, int]] = []
     known, served, held = table.dtype_masks(request.dtype, request.kv_dtype, request.cannot)
     met &= held
-    for step in ORDER:
-        if step in _FEATURE_STEPS:
-            index = table.features[step]
-            if step in asked:
-                may, declares = index.masks(asked[step])
-            elif index.required and step not in table.supplied:
-                may = declares = ~index.required
-            else:
-                may = declares = -1
-            if step in table.box_features:
-                met &= table.box_features[step][0 if step in asked else 1]
-        elif step == "kv":
-            may = declares = known
-        elif step == "q":
-            may = declares = served
-        else:
+    program = table.window_memo.get("program")
+    if program is None:
+        program = table.window_memo["program"] = _program(table)
+    for step, kind, rows, boxes in program:
+        if kind == _DIM:
             value = getattr(request, step)
-            if value is None and step == "topk":
-                may = declares = ~table.row_dims[step].stated
-                met &= table.box_dims[step].silent
-            elif value is None:
-                may = declares = -1
-                stated = table.box_dims[step].stated
-                if stated:
-                    free_boxes |= stated
+            if value is None:
+                if boxes.stated:
+                    free_boxes |= boxes.stated
                     free_dims.append(step)
+                continue
+            may, declares = rows.memo.get(value) or rows.masks(value)
+            met &= (boxes.memo.get(value) or boxes.masks(value))[1]
+        elif kind == _FEATURE_IDLE:
+            if step not in asked:
+                continue
+            may, declares = rows.masks(asked[step])
+        elif kind == _FEATURE:
+            if step in asked:
+                may, declares = rows.masks(asked[step])
             else:
-                may, declares = table.row_dims[step].masks(value)
-                met &= table.box_dims[step].masks(value)[1]
+                may = declares = -1 if step in table.supplied else ~rows.required
+            if boxes is not None:
+                met &= boxes[0 if step in asked else 1]
+        elif kind == _KV:
+            may = declares = known
+        elif kind == _Q:
+            may = declares = served
+        elif request.topk is None:
+            may = declares = ~rows.stated
+            met &= boxes.silent
+        else:
+            may, declares = rows.masks(request.topk)
+            met &= boxes.masks(request.topk)[1]
         steps.append((step, may, declares))
         loose &= may
         strict &= declares
@@ -161,18 +189,32 @@ def judge(ev: Evaluation, candidate: Candidate, version: str | None) -> Verdict:
         return Verdict("not-considered", step="package")
     if not candidate.rows and not candidate.traps:
         return Verdict("rejected", step="arch")
-    installed = public(version)
-    base = _judge_at(ev, candidate, installed)
-    if installed in candidate.seen or base.step == "version":
-        return _check_row_seen(ev, base, installed)
-    below, above = ev.table.seen_around(candidate, installed)
-    if below is not None and above is None:
+    window = ev.table.window_memo.get((candidate.kernel, candidate.provider, version))
+    if window is None:
+        window = _window(ev.table, candidate, version)
+    installed, looked_at, below, above, masks = window
+    if not candidate.rows & ev.loose and not ev.met & candidate.traps and (looked_at or below is not None):
+        return Verdict("rejected", version=installed)  # by rows and traps of any version alike
+    base = _judge_at(ev, candidate, installed, masks)
+    if base.step == "trap":  # its version range is stated, so it needs no version looked at nearby
+        return base
+    if looked_at or not masks[0] or (below is not None and above is None):
         return _check_row_seen(ev, base, installed)
     if below is not None and above is not None:
-        sides = [_judge_at(ev, candidate, v) for v in (below, above)]
+        sides = [_judge_at(ev, candidate, v, ev.table.version_masks(candidate.provider, v)) for v in (below, above)]
         if all(_same(side, base) for side in sides):
             return base
     return _undeclared_version(ev, base, installed)
+
+
+def _window(table: ArchTable, candidate: Candidate, version: str) -> tuple[str, bool, str | None, str | None, tuple[int, int]]:
+    """(public version, looked at, nearest looked at below and above, masks of rows and boxes), remembered."""
+    installed = public(version)
+    below, above = table.seen_around(candidate, installed)
+    rows, boxes = table.version_masks(candidate.provider, installed)
+    found = (installed, installed in candidate.seen, below, above, (rows & candidate.rows, boxes))
+    table.window_memo[candidate.kernel, candidate.provider, version] = found
+    return found
 
 
 def _same(a: Verdict, b: Verdict) -> bool:
@@ -208,42 +250,45 @@ def _row_side(row: Row, version: str) -> str:
     return "above" if parsed > max(releases) else "seen"
 
 
-def _judge_at(ev: Evaluation, candidate: Candidate, version: str) -> Verdict:
+def _judge_at(ev: Evaluation, candidate: Candidate, version: str, masks: tuple[int, int]) -> Verdict:
     """The verdict as the rows, exclusions and traps of exactly this version have it."""
     table, request = ev.table, ev.request
-    rows_in, boxes_in = table.version_masks(candidate.provider, version)
+    rows_in, boxes_in = masks
     met = ev.met & boxes_in
     traps = met & candidate.traps
     if traps:
         i = next(bits(traps))
         return Verdict(_outcome_status(table.boxes[i].outcome), box=i, step="trap", version=version)
     mine = candidate.rows & rows_in
+    if not mine & ev.loose:
+        return Verdict("rejected", version=version)
     best = _best(ev, candidate, mine & ev.strict, met, boxes_in, version)
-    if best.accepted or (best.box is not None and not request.allow_unknown):
+    if best.status == "accepted" or (best.box is not None and not request.allow_unknown):
         return best
     loose = _best(ev, candidate, mine & ev.loose, met, boxes_in, version)
     if loose.row is not None:
         if request.allow_unknown:
             return loose
         return Verdict("undeclared", loose.row, loose.pages, loose.q_dtype, None, _unknown_step(ev, mine), False, version)
-    if best.box is not None or loose.box is not None:
-        return best if best.box is not None else loose
-    if not mine and not _failing(ev, candidate.rows):
-        return Verdict("rejected", step="version", version=version)
-    return Verdict("rejected", step=_failing(ev, mine or candidate.rows), version=version)
+    return best if best.box is not None else loose
 
 
 def _outcome_status(outcome: str) -> str:
     return {"raises": "rejected", "unknown": "undeclared"}.get(outcome, "known-wrong")
 
 
-def _failing(ev: Evaluation, alive: int) -> str | None:
-    """The first step at which none of these rows passes; None if some row passes all."""
+def failing_step(ev: Evaluation, candidate: Candidate, version: str) -> str:
+    """The step that a plain rejection is due to: the first at which none of the version's rows passes.
+
+    Without rows of that version, the first at which no row of any version does; if some would, the version itself.
+    """
+    rows_in, _ = ev.table.version_masks(candidate.provider, version)
+    alive = candidate.rows & rows_in or candidate.rows
     for step, may, _ in ev.steps:
         alive &= may
         if not alive:
             return step
-    return None
+    return "version"
 
 
 def _unknown_step(ev: Evaluation, alive: int) -> str:
@@ -256,15 +301,15 @@ def _unknown_step(ev: Evaluation, alive: int) -> str:
     return ""
 
 
-def alive_before(ev: Evaluation, candidate: Candidate, version: str, step: str) -> tuple[list[Row], list[Row]]:
-    """(rows alive at a step, rows that pass it too): what a refusal at that step may call declared."""
+def alive_before(ev: Evaluation, candidate: Candidate, version: str, step: str) -> list[Row]:
+    """The rows that reach a step: what they say there is what a refusal calls declared."""
     rows_in, _ = ev.table.version_masks(candidate.provider, version)
     alive = candidate.rows & rows_in or candidate.rows
     for name, may, _ in ev.steps:
         if name == step:
-            return [ev.table.rows[i] for i in bits(alive)], [ev.table.rows[i] for i in bits(alive & may)]
+            break
         alive &= may
-    return [ev.table.rows[i] for i in bits(alive)], []
+    return [ev.table.rows[i] for i in bits(alive)]
 
 
 def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: int, version: str) -> Verdict:
@@ -274,36 +319,43 @@ def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: i
     never matters.
     """
     table, request = ev.table, ev.request
-    found: tuple[tuple[int, int, str], Verdict] | None = None
+    found: tuple[tuple[int, int, str], int, IntSet | None] | None = None
     blocked: tuple[tuple[bool, str], int] | None = None
     for i in bits(rows):
         row = table.rows[i]
         holes = met & table.holes.get(i, 0)
-        hole = next((b for b in bits(holes) if not (request.allow_unknown and table.boxes[b].outcome == "unknown")), None)
-        pages: IntSet | None = row.page if request.page is None else IntSet.of([request.page])
+        hole: int | None = None
+        if holes:
+            hole = next((b for b in bits(holes) if not (request.allow_unknown and table.boxes[b].outcome == "unknown")), None)
+        pages: IntSet | None = None
         if hole is None and ev.cut:
-            pages, hole = _narrow(ev, candidate, i, row, boxes_in, pages)
+            pages, hole = _narrow(ev, candidate, i, row, boxes_in)
         if hole is not None:
             key = (table.boxes[hole].outcome == "unknown", row.name)
             if blocked is None or key < blocked[0]:
                 blocked = (key, hole)
             continue
-        q_dtype = table.used_q_dtype(row, request.dtype, request.kv_dtype, request.cannot)
-        near = 0 if _row_side(row, version) == "seen" else 1
+        near = 0 if version in row.seen or _row_side(row, version) == "seen" else 1
         rank = (near, STRENGTHS.index(row.strength), row.name)
         if found is None or rank < found[0]:
-            found = (rank, Verdict("accepted", i, pages, q_dtype, None, None, False, version))
+            found = (rank, i, pages)
     if found is not None:
-        return found[1]
+        _, i, pages = found
+        row = table.rows[i]
+        if request.page is not None:
+            pages = IntSet.of([request.page])
+        elif pages is None:
+            pages = row.page
+        q_dtype = table.used_q_dtype(row, request.dtype, request.kv_dtype, request.cannot)
+        return Verdict("accepted", i, pages, q_dtype, None, None, False, version)
     if blocked is not None:
         return Verdict(_outcome_status(table.boxes[blocked[1]].outcome), box=blocked[1], step="exclusion", version=version)
     return Verdict("rejected", version=version)
 
 
-def _narrow(
-    ev: Evaluation, candidate: Candidate, index: int, row: Row, boxes_in: int, pages: IntSet | None
-) -> tuple[IntSet | None, int | None]:
+def _narrow(ev: Evaluation, candidate: Candidate, index: int, row: Row, boxes_in: int) -> tuple[IntSet | None, int | None]:
     """Takes the excluded values out of what the request left free; a set that becomes empty is the hole's doing."""
+    pages: IntSet | None = None
     mine = ev.table.holes.get(index, 0) | candidate.traps
     left: dict[str, Any] = {}
     for box, dim in ev.cut:

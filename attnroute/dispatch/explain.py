@@ -13,7 +13,7 @@ from attnroute.registry.sets import IntSet
 from attnroute.registry.table import Candidate, Row, names
 
 from .decision import Fix, Why
-from .evaluate import Evaluation, Verdict, alive_before, env_ok, evaluate, judge
+from .evaluate import Evaluation, Verdict, alive_before, env_ok, evaluate, failing_step, judge
 from .packages import Packages
 from .request import Request
 
@@ -34,7 +34,7 @@ def why(ctx: Context, candidate: Candidate, verdict: Verdict) -> tuple[Why, ...]
     """Reasons for a candidate that is not accepted. A trap or exclusion that was hit stands alone."""
     if verdict.accepted:
         return ()
-    step = verdict.step or ""
+    step = verdict.step or failing_step(ctx.ev, candidate, verdict.version or "")
     if step == "package":
         return (_why_package(ctx, candidate),)
     if step == "arch":
@@ -102,7 +102,7 @@ def _why_version(ctx: Context, candidate: Candidate, verdict: Verdict) -> Why:
 def _why_step(ctx: Context, candidate: Candidate, verdict: Verdict, step: str) -> Why:
     request = ctx.ev.request
     version = verdict.version or ""
-    alive, _ = alive_before(ctx.ev, candidate, version, step)
+    alive = alive_before(ctx.ev, candidate, version, step)
     asked = _asked(request, step)
     allowed = _allowed(ctx, alive, step)
     code = _code(step)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from attnroute.errors import UnservedError, UsageError, unknown_name
 from attnroute.registry.table import ArchTable, Candidate, Row
@@ -25,12 +25,34 @@ _log = logging.getLogger("attnroute")
 _STATUS_ORDER = {"chosen": 0, "accepted": 1, "undeclared": 2, "known-wrong": 3, "rejected": 4, "not-considered": 5}
 _warned: set[tuple[str, str, str]] = set()
 Names = str | tuple[str, ...] | list[str] | None
+P = ParamSpec("P")
 
 
+def _remembered(ask: Callable[P, Decision]) -> Callable[P, Decision]:
+    """Answers a repeated question from memory. Arguments must be hashable; mappings and lists are frozen on the way."""
+    cached = lru_cache(maxsize=8192)(ask)
+
+    @wraps(ask)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Decision:
+        try:
+            return cached(*args, **kwargs)
+        except TypeError:  # a dict or list among the arguments, or a call that does not fit the signature
+            return cached(*map(_frozen, args), **{k: _frozen(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+
+    return wrapper
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple(sorted(value.items()))
+    return tuple(value) if isinstance(value, list) else value
+
+
+@_remembered
 def route(
     group: KVGroup,
     arch: str,
-    packages: Mapping[str, str] | Packages | None = None,
+    packages: Mapping[str, str] | Packages | tuple[tuple[str, str], ...] | None = None,
     *,
     phase: str = "decode",
     q_len: int | None = 1,
@@ -42,7 +64,7 @@ def route(
     min_evidence: str | None = None,
     allow_unknown: bool = False,
     strict_versions: bool = False,
-    environment: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | tuple[tuple[str, Any], ...] | None = None,
     force: str | None = None,
     prefer: Names = None,
     storage: str | None = None,
@@ -66,26 +88,15 @@ def route(
         from attnroute.registry.registry import default_registry
 
         registry = default_registry()
-    key = (
-        group, arch, packages if packages is None or type(packages) is Packages else tuple(sorted(packages.items())),
-        phase, q_len, page_size, batch_size, context_len, dcp, lse, min_evidence, allow_unknown, strict_versions,
-        environment and tuple(sorted(environment.items())), force, prefer if type(prefer) is not list else tuple(prefer),
-        storage, layout, cuda_graph, cannot, engine,
-    )  # fmt: skip
-    found: Decision | None = registry.decisions.get(key)
-    if found is not None:
-        return found
     request = request_for(
         group, registry.arch_id(arch), phase=phase, q_len=q_len, page_size=page_size, storage=storage, batch_size=batch_size,
         context_len=context_len, dcp=dcp, lse=lse, layout=layout, cuda_graph=cuda_graph, min_evidence=min_evidence,
-        allow_unknown=allow_unknown, strict_versions=strict_versions, environment=environment, cannot=tuple(cannot),
+        allow_unknown=allow_unknown, strict_versions=strict_versions, environment=dict(environment or ()),
+        cannot=tuple(cannot),
     )  # fmt: skip
-    resolved = resolve_packages(registry, arch, packages, engine=engine)
-    decision = decide(registry, request, resolved, force=force, prefer=prefer, group=group.name)
-    if len(registry.decisions) > 8192:
-        registry.decisions.clear()
-    registry.decisions[key] = decision
-    return decision
+    named = dict(packages) if isinstance(packages, tuple) else packages
+    resolved = resolve_packages(registry, request.arch, named, engine=engine)
+    return decide(registry, request, resolved, force=force, prefer=prefer, group=group.name)
 
 
 def decide(
@@ -106,7 +117,6 @@ def decide(
     for name in [*wanted, *([force] if force else [])]:
         _check_kernel(registry, name)
     chosen = ranked[0] if ranked else None
-    notes: list[str] = []
     if force is not None:
         chosen = next((i for i in ranked if _named(table.candidates[i], force)), None)
     else:
@@ -117,12 +127,12 @@ def decide(
                 break
     times = _times(table, request, packages, verdicts)
     ctx = Context(registry, ev, packages)
-    decision = _decision(ctx, verdicts, ranked, chosen, times)
+    answers = [_answer(ctx, i, verdict, i == chosen, times) for i, verdict in enumerate(verdicts)]
     if force is not None and chosen is None:
-        raise UnservedError(_force_words(decision, force), code="force-unserved")
-    notes += _prefer_notes(decision, table, chosen, wanted, group)
+        raise UnservedError(_force_words(answers, force), code="force-unserved")
+    notes = _prefer_notes(answers, chosen, wanted, group) if wanted else []
     notes += _warnings(table, verdicts, chosen, request)
-    return replace(decision, warnings=tuple(notes)) if notes else decision
+    return _decision(ctx, answers, ranked, chosen, tuple(notes))
 
 
 def rank(table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]) -> list[int]:
@@ -146,10 +156,9 @@ def _times(table: ArchTable, request: Request, packages: Packages, verdicts: lis
 
 
 def _decision(
-    ctx: Context, verdicts: list[Verdict], ranked: list[int], chosen: int | None, times: dict[tuple[str, str], float]
+    ctx: Context, answers: list[CandidateAnswer], ranked: list[int], chosen: int | None, notes: tuple[str, ...]
 ) -> Decision:
     table, request = ctx.ev.table, ctx.ev.request
-    answers = [_answer(ctx, i, verdicts[i], i == chosen, times) for i in range(len(verdicts))]
     place = {i: n for n, i in enumerate(ranked)}
     order = sorted(range(len(answers)), key=lambda i: (_STATUS_ORDER[answers[i].status], place.get(i, 0), i))
     best = None if chosen is None else answers[chosen]
@@ -175,6 +184,7 @@ def _decision(
         preference=None if best is None else best.preference,
         strength=None if best is None else best.strength,
         candidates=tuple(answers[i] for i in order),
+        warnings=notes,
         _evidence=evidence,
     )
 
@@ -198,7 +208,7 @@ def _answer(
         candidate.kernel, candidate.provider, "chosen" if chosen else verdict.status, None if row is None else row.id,
         verdict.pages, verdict.q_dtype, calls, None if row is None else row.layouts,
         None if row is None else row.graph_level, None if row is None else row.strength, preference, warnings,
-        lambda: why(ctx, candidate, verdict), lambda: fixes(ctx, candidate, verdict),
+        partial(why, ctx, candidate, verdict), partial(fixes, ctx, candidate, verdict),
     )  # fmt: skip
 
 
@@ -216,33 +226,35 @@ def _check_kernel(registry: Registry, name: str) -> None:
         raise UsageError(unknown_name(f"provider of {kernel}", provider, kernels[kernel]["providers"]), code="unknown-package")
 
 
-def _force_words(decision: Decision, name: str) -> str:
-    """The refusal of a forced kernel: the reason of its best placed candidate, and a fix if there is one."""
+def _answers_named(answers: list[CandidateAnswer], name: str) -> list[CandidateAnswer]:
+    """The answers that `kernel` or `kernel@distribution` names, best placed first."""
     kernel, _, provider = name.partition("@")
-    answer = decision.candidate(kernel, provider or None)
-    if answer is None:
+    hits = [a for a in answers if a.kernel == kernel and provider in ("", a.provider)]
+    return sorted(hits, key=lambda a: _STATUS_ORDER[a.status])
+
+
+def _force_words(answers: list[CandidateAnswer], name: str) -> str:
+    """The refusal of a forced kernel: the reason of its best placed candidate, and a fix if there is one."""
+    hits = _answers_named(answers, name)
+    if not hits:
         return f"forced kernel {name} cannot serve this request"
-    reasons = "; ".join(f"{w.message} [{w.code}]" for w in answer.why)
-    fix = f"; {answer.fix[0].message}" if answer.fix else ""
+    reasons = "; ".join(f"{w.message} [{w.code}]" for w in hits[0].why)
+    fix = f"; {hits[0].fix[0].message}" if hits[0].fix else ""
     return f"forced kernel {name} cannot serve this request: {reasons}{fix}"
 
 
-def _prefer_notes(decision: Decision, table: ArchTable, chosen: int | None, wanted: list[str], group: str) -> list[str]:
+def _prefer_notes(answers: list[CandidateAnswer], chosen: int | None, wanted: list[str], group: str) -> list[str]:
     """One line for each preferred kernel that was passed over, logged once per group and cause."""
     notes = []
     for name in wanted:
-        if chosen is not None and _named(table.candidates[chosen], name):
+        hits = _answers_named(answers, name)
+        if not hits or (chosen is not None and answers[chosen] in hits):
             break
-        kernel, _, provider = name.partition("@")
-        answer = decision.candidate(kernel, provider or None)
-        if answer is None or answer.accepted:
-            continue
-        cause = "; ".join(f"{w.message} [{w.code}]" for w in answer.why)
+        cause = "; ".join(f"{w.message} [{w.code}]" for w in hits[0].why)
         note = f"preferred {name} cannot serve{' ' + group if group else ''}: {cause}"
         notes.append(note)
-        seen = (group, name, cause)
-        if seen not in _warned:
-            _warned.add(seen)
+        if (group, name, cause) not in _warned:
+            _warned.add((group, name, cause))
             _log.warning("%s", note)
     return notes
 

@@ -15,15 +15,16 @@ from .store import Store, open_store
 from .table import ArchTable, build_table
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Registry:
     """Capability tables, read lazily. Make one with `load_registry`; it is safe to share between threads that only ask."""
 
     store: Store
     overlays: tuple[Path, ...] = ()
-    decisions: dict[Any, Any] = field(default_factory=dict, repr=False)
+    named: dict[Any, Any] = field(default_factory=dict, repr=False)
     _tables: dict[str, ArchTable] = field(default_factory=dict, repr=False)
     _sections: dict[str, Any] = field(default_factory=dict, repr=False)
+    _served: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict, repr=False)
     _local: tuple[str, ...] | None = None
 
     def section(self, name: str) -> Any:
@@ -71,11 +72,14 @@ class Registry:
 
     def archs_with(self, kernel: str, provider: str) -> tuple[str, ...]:
         """Architectures whose table has a row of this kernel from this provider."""
-        return tuple(
-            arch
-            for arch in self.archs
-            if any(c.rows for c in self.table(arch).candidates if (c.kernel, c.provider) == (kernel, provider))
-        )
+        found = self._served.get((kernel, provider))
+        if found is None:
+            found = self._served[kernel, provider] = tuple(
+                arch
+                for arch in self.archs
+                if any(c.rows for c in self.table(arch).candidates if (c.kernel, c.provider) == (kernel, provider))
+            )
+        return found
 
     def engine(self, name: str) -> Mapping[str, Any]:
         """An engine's data; raises UsageError for an unknown name."""

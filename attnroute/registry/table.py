@@ -184,6 +184,7 @@ class ArchTable:
     dtype_memo: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
     version_memo: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     seen_memo: dict[tuple[str, str, str], tuple[str | None, str | None]] = field(default_factory=dict)
+    window_memo: dict[Any, Any] = field(default_factory=dict)
 
     def reads(self, model: str | None, cannot: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Query dtypes a kernel may be given for a model dtype: its own first, then those a cast reaches."""
