@@ -112,7 +112,11 @@ def _fail(error: AttnrouteError, arguments: list[str]) -> int:
             payload["problems"] = [p.to_json() for p in problems]
         print(json.dumps(payload, indent=2))
     else:
-        print(f"attnroute: {error}", file=sys.stderr)
+        from attnroute.cli.text import wrap
+
+        text = f"attnroute: {error}"
+        # faults in tables come laid out, with a caret under the column; everything else is a sentence
+        print(text if getattr(error, "problems", None) else "\n".join(wrap(text, 2, 0)), file=sys.stderr)
     return error.exit_code
 
 
