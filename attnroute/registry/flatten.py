@@ -82,7 +82,7 @@ def row(item: Row) -> dict[str, Any]:
         "strength": strength(item.evidence, bool(item.mirrored_evidence) or item.own is None),
         "dims": box(plain),
         "features": {name: plain["features"][name] for name in FEATURE_KEYS if name in plain.get("features", {})},
-        "cuda_graph": plain.get("cuda_graph"),
+        "cuda_graph": None if plain.get("cuda_graph") == "unknown" else plain.get("cuda_graph"),
         "call": list(plain.get("call", ())),
         "env": dict(plain.get("env", {})),
         "exclusions": exclusions,
@@ -92,13 +92,12 @@ def row(item: Row) -> dict[str, Any]:
 def exclusion(row_name: str, number: int, plain: dict[str, Any]) -> dict[str, Any]:
     """The compiled exclusion; `number` counts from 1 in the expanded row."""
     constrained = where_box(plain["where"])
-    code = plain.get("code") or (default_code(constrained) if plain["outcome"] == "raises" else None)
     versions = plain.get("versions")
     return {
         "id": f"{row_name}#{number}",
         "where": constrained,
         "outcome": plain["outcome"],
-        "code": code,
+        "code": _code(plain, constrained),
         "versions": None if versions is None else str(VersionRange.parse(versions)),
         "why": plain["why"],
     }
@@ -108,15 +107,21 @@ def trap(item: Trap) -> dict[str, Any]:
     """The compiled trap."""
     plain = item.node.plain
     provider, versions = package(plain)
+    constrained = where_box(plain["where"])
     return {
         "kernel": item.kernel,
         "provider": provider,
         "trap": item.name,
         "versions": versions,
-        "where": where_box(plain["where"]),
+        "where": constrained,
         "outcome": plain["outcome"],
+        "code": _code(plain, constrained),
         "why": plain["why"],
     }
+
+
+def _code(plain: dict[str, Any], constrained: dict[str, Any]) -> str | None:
+    return plain.get("code") or (default_code(constrained) if plain["outcome"] == "raises" else None)
 
 
 def evidence_items(items: tuple[Map, ...], **extra: Any) -> list[dict[str, Any]]:
