@@ -5,6 +5,7 @@ An editable install gets nothing: there, `capabilities/` lies beside the package
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import sys
 import tempfile
@@ -19,29 +20,28 @@ class CompileTables(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the tables outside the source tree, so that a build leaves no file behind in it."""
-        self.scratch: Path | None = None
         if version == "editable":
             return
         root = Path(self.root)
-        self.scratch = Path(tempfile.mkdtemp(prefix="attnroute-build-"))
-        compiled = self.scratch / "capabilities.json"
+        scratch = Path(tempfile.mkdtemp(prefix="attnroute-build-"))
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        compiled = scratch / "capabilities.json"
         # The package is not installed while it is being built: it is imported from the source tree.
         sys.path.insert(0, str(root))
         try:
-            from attnroute.errors import AttnrouteError
             from attnroute.registry.compile import write_compiled
+            from attnroute.registry.problems import TableError
+            from attnroute.registry.validate import validate
 
             try:
+                # Compiling stops at what it cannot use; only validation names every fault where it stands.
+                if problems := validate([root / "capabilities"]):
+                    raise TableError(problems)
                 write_compiled(root / "capabilities", compiled, self.metadata.version)
-            except AttnrouteError as error:
+            except TableError as error:
                 # A traceback through the build backend would bury the file and the line.
-                raise SystemExit(f"the capability tables do not compile:\n{error}") from None
+                raise SystemExit(f"the capability tables are not valid:\n{error}") from None
         finally:
             sys.path.remove(str(root))
         build_data["force_include"][str(compiled)] = "attnroute/_data/capabilities.json"
         build_data["force_include"][str(root / "capabilities" / "schema")] = "attnroute/_data/schema"
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Remove the scratch folder once the wheel is written."""
-        if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)

@@ -159,6 +159,23 @@ def test_wheel_answers_like_the_checkout(clean_venv: Path, tmp_path: Path) -> No
     assert json.loads(installed.stdout) == json.loads(checkout.stdout)
 
 
+def test_overlays_are_validated_against_the_wheel(clean_venv: Path, tmp_path: Path) -> None:
+    """What repositories with overlays use through pre-commit: schemas and base tables come from the wheel."""
+    ask = "import sys; from attnroute.cli.main import main; sys.exit(main())"
+    table = tmp_path / "overlay" / "arch" / "sm120.yaml"
+    table.parent.mkdir(parents=True)
+    text = 'arch: sm120\nname: Ours\ncompute_capability: "12.0"\nkernels:\n  triton: []\n'
+    table.write_text(text)
+    python = venv_python(clean_venv)
+    run(python, "-c", ask, "validate", "overlay", cwd=tmp_path)
+    table.write_text(text.replace("triton", "tritom"))
+    command = [str(python), "-c", ask, "validate", "overlay"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "sm120.yaml:5:3:" in done.stdout + done.stderr
+    assert "triton" in done.stdout + done.stderr
+
+
 def test_wheel_is_imported_from_its_environment(clean_venv: Path, tmp_path: Path) -> None:
     done = run(venv_python(clean_venv), "-c", "import attnroute; print(attnroute.__file__)", cwd=tmp_path)
     assert Path(done.stdout.strip()).is_relative_to(clean_venv)
