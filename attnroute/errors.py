@@ -1,4 +1,4 @@
-"""Errors that reach a person: each names what was asked, what is allowed and, where one exists, the nearest valid thing."""
+"""Errors that reach a person: each names what was asked, what is allowed and, if any, the nearest valid thing."""
 
 from __future__ import annotations
 

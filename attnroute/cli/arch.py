@@ -10,6 +10,7 @@ from attnroute.cli.text import table, wrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `arch`."""
     parser.add_argument("--arch", help="resolve this name instead of looking at the machine")
     common.add_registry(parser)
     common.add_format(parser)
@@ -27,7 +28,15 @@ def run(args: argparse.Namespace) -> int:
         chosen = registry.arch_id(args.arch) if args.arch else detect_arch()
     except NoArchError as error:
         chosen, problem = None, str(error)
-    source = "argument" if args.arch else "ATTNROUTE_ARCH" if os.environ.get("ATTNROUTE_ARCH") else found[0].source if found else None
+    source = (
+        "argument"
+        if args.arch
+        else "ATTNROUTE_ARCH"
+        if os.environ.get("ATTNROUTE_ARCH")
+        else found[0].source
+        if found
+        else None
+    )
     known = registry.catalogue["archs"]
     if args.format == "json":
         gpus = [{"index": d.index, "name": d.name, "arch": d.arch, "source": d.source} for d in found]
@@ -38,7 +47,15 @@ def run(args: argparse.Namespace) -> int:
     for arch in registry.archs:
         mirrors = known[arch].get("mirrors")
         count = str(len(registry.table(arch).rows))
-        rows.append([arch, known[arch]["compute_capability"], known[arch]["name"], count, f"mirrors {mirrors}" if mirrors else ""])
+        rows.append(
+            [
+                arch,
+                known[arch]["compute_capability"],
+                known[arch]["name"],
+                count,
+                f"mirrors {mirrors}" if mirrors else "",
+            ]
+        )
     print("\n".join(table(rows, right=(3,))))
     print()
     for device in found:

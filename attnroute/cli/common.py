@@ -16,16 +16,25 @@ if TYPE_CHECKING:
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="text for a person, json by the contract")
+    """`--format text|json`."""
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="text for a person, json by the contract"
+    )
 
 
 def add_registry(parser: argparse.ArgumentParser) -> None:
+    """`--overlay PATH`, repeatable."""
     parser.add_argument(
-        "--overlay", action="append", default=[], metavar="PATH", help="a folder or file laid over the tables; repeatable"
+        "--overlay",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a folder or file laid over the tables; repeatable",
     )
 
 
 def add_packages(parser: argparse.ArgumentParser) -> None:
+    """`--package NAME==VERSION`, repeatable."""
     parser.add_argument(
         "--package", action="append", default=[], metavar="NAME==VERSION",
         help="a kernel package; repeatable. Once one is named, those not named are not considered",
@@ -38,7 +47,9 @@ def parse_packages(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, sign, version = text.partition("==")
         if not sign or not name.strip() or not version.strip():
-            raise UsageError(f"--package {text}: write NAME==VERSION, such as flashinfer-python==0.7.4", code="bad-package")
+            raise UsageError(
+                f"--package {text}: write NAME==VERSION, such as flashinfer-python==0.7.4", code="bad-package"
+            )
         if found.setdefault(name.strip(), version.strip()) != version.strip():
             raise UsageError(f"--package {name}: named twice, {found[name.strip()]} and {version}", code="bad-package")
     return found
@@ -54,7 +65,10 @@ def parse_environment(texts: Sequence[str]) -> dict[str, Any]:
         if key not in ENV_KEYS or not sign:
             from attnroute.errors import unknown_name
 
-            raise UsageError(f"--env {text}: {unknown_name('environment key', key, ENV_KEYS)}; write KEY=yes or KEY=no", code="bad-env")
+            raise UsageError(
+                f"--env {text}: {unknown_name('environment key', key, ENV_KEYS)}; write KEY=yes or KEY=no",
+                code="bad-env",
+            )
         if key == "cuda":
             found[key] = value
         elif value in ("yes", "no"):
@@ -77,7 +91,8 @@ def positive(text: str) -> int:
 
 def dtype(text: str) -> str:
     """A dtype name; common spellings (`bfloat16`, `fp8`) are understood."""
-    known = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "fp8": "fp8_e4m3",
+    known = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
+             "fp8": "fp8_e4m3",
              "fp8_e4m3fn": "fp8_e4m3", "float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}  # fmt: skip
     name = known.get(text, text)
     if name not in DTYPES:
@@ -93,4 +108,5 @@ def origin_line(packages: Packages, registry: Registry) -> str:
 
 
 def print_json(value: Any) -> None:
+    """Indented JSON on standard output."""
     print(json.dumps(value, indent=2))

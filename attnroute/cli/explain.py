@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head-dim", type=common.positive, help="elements of q and k per head")
     parser.add_argument("--head-dim-v", type=common.positive, help="elements of v per head; default: as --head-dim")
     for name in ("latent", "rope", "nope", "topk"):
-        parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS if name == "topk" else f"MLA: {name} elements")
+        parser.add_argument(
+            f"--{name}", type=int, help=argparse.SUPPRESS if name == "topk" else f"MLA: {name} elements"
+        )
     parser.add_argument("--dtype", type=common.dtype, help="the model's dtype")
     parser.add_argument("--kv-dtype", type=common.dtype, help="dtype of the KV cache")
     parser.add_argument("--q-heads", type=common.positive, help="query heads on one rank")
@@ -42,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         elif name == "softcap":
             parser.add_argument("--softcap", nargs="?", const=True, metavar="CAP", help=words)
         elif name == "sinks":
-            parser.add_argument("--sinks", nargs="?", const=True, metavar="DTYPE", help=f"{words}; optionally their dtype")
+            parser.add_argument(
+                "--sinks", nargs="?", const=True, metavar="DTYPE", help=f"{words}; optionally their dtype"
+            )
         elif flag:
             parser.add_argument(flag, dest=name, action="store_true", help=words)
     parser.add_argument("--batch-size", type=common.positive, help="requests; weighs measured preferences")
@@ -50,10 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-evidence", choices=STRENGTHS, help="weakest proof that counts")
     parser.add_argument("--allow-unknown", action="store_true", help="accept what no source was checked for")
     parser.add_argument("--strict-versions", action="store_true", help="refuse versions above the last one looked at")
-    parser.add_argument("--env", action="append", default=[], metavar="KEY=yes|no", help="state of the machine: nvcc, cubins, network, driver_jit, cuda=13.0")  # fmt: skip
-    parser.add_argument("--cannot", action="append", default=[], metavar="CALL", help="a call obligation the engine cannot meet")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="KEY=yes|no",
+        help="state of the machine: nvcc, cubins, network, driver_jit, cuda=13.0",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cannot", action="append", default=[], metavar="CALL", help="a call obligation the engine cannot meet"
+    )
     parser.add_argument("--force", metavar="KERNEL", help="this kernel or none (kernel or kernel@package)")
-    parser.add_argument("--prefer", action="append", default=[], metavar="KERNEL", help="this kernel if it can serve; repeatable")
+    parser.add_argument(
+        "--prefer", action="append", default=[], metavar="KERNEL", help="this kernel if it can serve; repeatable"
+    )
     common.add_packages(parser)
     common.add_registry(parser)
     common.add_format(parser)
@@ -97,7 +108,9 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
     ratio = None
     if args.q_heads is not None:
         if args.q_heads % args.kv_heads:
-            raise UsageError(f"--q-heads {args.q_heads} do not divide among --kv-heads {args.kv_heads}", code="bad-field")
+            raise UsageError(
+                f"--q-heads {args.q_heads} do not divide among --kv-heads {args.kv_heads}", code="bad-field"
+            )
         ratio = args.q_heads // args.kv_heads
     asked: dict[str, Any] = {"lse": True} if args.lse or args.dcp > 1 else {}
     for name, _, _, flag in FEATURES:
@@ -108,7 +121,8 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
     head = None if args.head_dim is None or mla else (args.head_dim, args.head_dim_v or args.head_dim)
     return Request(
         arch=arch, kind=args.kind, phase=phase, storage=args.storage or (None if phase == "prefill" else "paged"),
-        dtype=args.dtype, kv_dtype=args.kv_dtype or args.dtype, head_dim=head, latent=args.latent, rope=args.rope, nope=args.nope,
+        dtype=args.dtype, kv_dtype=args.kv_dtype or args.dtype,
+        head_dim=head, latent=args.latent, rope=args.rope, nope=args.nope,
         q_len=q_len, dcp=args.dcp, group_ratio=ratio, q_heads=args.q_heads, topk=args.topk,
         features=tuple(sorted(asked.items())), layout=args.layout, cuda_graph=args.cuda_graph, page=args.page_size,
         batch_size=args.batch_size, context_len=args.context_len, min_evidence=args.min_evidence,
@@ -128,7 +142,9 @@ def question(request: Request) -> str:
     """The request as understood: `decode, sm120, head 512, 16/2 heads (ratio 8), kv fp8_e4m3, page any, q_len 1`."""
     parts = [request.phase, request.arch]
     if request.kind in MLA_KINDS:
-        parts.append(f"{request.kind} latent {request.latent or 'any'} rope {request.rope if request.rope is not None else 'any'}")
+        parts.append(
+            f"{request.kind} latent {request.latent or 'any'} rope {'any' if request.rope is None else request.rope}"
+        )
     elif request.head_dim is None:
         parts.append("head any")
     else:
@@ -169,14 +185,18 @@ def render(registry: Registry, decision: Decision, request: Request, origin: str
         lines += _brief(" ".join(dict.fromkeys(kernels)), text)
     for note in decision.warnings:
         lines += ["", *(paint(line, "warn") for line in wrap(f"! {note}", 2, 0))]
-    return lines + ["", *_elsewhere(registry, decision, request)]
+    return [*lines, "", *_elsewhere(registry, decision)]
 
 
 def _brief(names: str, text: str) -> list[str]:
     """Several kernels refused for one plain reason: `- native_fa2 native_fa3  phase: prefill ...`."""
     if len(names) + 2 < _COLUMN:
         return label_block(f"- {names}", text, _COLUMN)
-    return [*wrap(f"- {names}", 2, 0), *wrap(text, _COLUMN)] if len(names) + len(text) + 4 > WIDTH else [f"- {names}  {text}"]
+    return (
+        [*wrap(f"- {names}", 2, 0), *wrap(text, _COLUMN)]
+        if len(names) + len(text) + 4 > WIDTH
+        else [f"- {names}  {text}"]
+    )
 
 
 def _is_brief(answer: CandidateAnswer) -> bool:
@@ -251,8 +271,10 @@ def source_line(registry: Registry, decision: Decision, answer: CandidateAnswer,
     words = _TELLING.get(reason.code, ())
     best, best_rank = "", (9, 9, 9)
     for row in reason.rows:
-        for n, item in enumerate(registry.evidence(decision.arch, row, answer.provider)):
-            kind = next((k for k in ("source", "report", "capture", "compiled", "claimed", "inferred") if k in item), None)
+        for n, item in enumerate(registry.evidence(decision.arch, row)):
+            kind = next(
+                (k for k in ("source", "report", "capture", "compiled", "claimed", "inferred") if k in item), None
+            )
             if kind is None:
                 continue
             told = 0 if any(w in str(item.get("match", "")).lower() for w in words) else 1
@@ -263,7 +285,7 @@ def source_line(registry: Registry, decision: Decision, answer: CandidateAnswer,
     return best
 
 
-def _elsewhere(registry: Registry, decision: Decision, request: Request) -> list[str]:
+def _elsewhere(registry: Registry, decision: Decision) -> list[str]:
     """Other questions worth asking: a neighbouring architecture, another version of the package in question."""
     hints = []
     others = [a for a in registry.archs if a != decision.arch]

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from attnroute import __version__
@@ -34,7 +35,7 @@ class Parser(argparse.ArgumentParser):
             close = near_miss(flag, [o for a in self._all_actions() for o in a.option_strings])
             hint = f"; did you mean {close}?" if close else ""
         elif "invalid choice: " in message:
-            asked = message.split("invalid choice: ")[1].split(" (")[0].strip("'\"")
+            asked = message.split("invalid choice: ")[1].split(" (", maxsplit=1)[0].strip("'\"")
             choices = [str(c) for a in self._all_actions() for c in (a.choices or ())]
             close = near_miss(asked, choices)
             hint = f"; did you mean {close}?" if close else ""
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("attnroute: interrupted", file=sys.stderr)
         return 130
-    except Exception as error:  # noqa: BLE001 - no traceback reaches a user; ATTNROUTE_DEBUG shows it to a developer
+    except Exception as error:
         if os.environ.get("ATTNROUTE_DEBUG"):
             raise
         print(
@@ -122,9 +123,7 @@ def _fail(error: AttnrouteError, arguments: list[str]) -> int:
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Whether the raw arguments ask for JSON, for errors that come before parsing is done."""
-    return "--format=json" in arguments or any(
-        a == "--format" and b == "json" for a, b in zip(arguments, arguments[1:], strict=False)
-    )
+    return "--format=json" in arguments or any(a == "--format" and b == "json" for a, b in pairwise(arguments))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,19 @@ from attnroute.registry.table import Box, Row, bits, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `query`."""
     parser.add_argument("--arch", action="append", default=[], help="only this architecture; repeatable")
     parser.add_argument("--kernel", action="append", default=[], help="only this kernel; repeatable")
-    parser.add_argument("--provider", action="append", default=[], metavar="PACKAGE", help="only rows of this package; repeatable")
+    parser.add_argument(
+        "--provider", action="append", default=[], metavar="PACKAGE", help="only rows of this package; repeatable"
+    )
     parser.add_argument("--row", help="only the row, exclusion or trap with this name or id")
     parser.add_argument("--head-dim", type=common.positive, help="only rows that hold this head dim (v equal)")
     parser.add_argument("--phase", help="only rows that serve this phase")
     parser.add_argument("--traps", action="store_true", help="traps and exclusions instead of rows")
-    parser.add_argument("--expanded", action="store_true", help="the flat row: every dimension, feature and piece of evidence")
+    parser.add_argument(
+        "--expanded", action="store_true", help="the flat row: every dimension, feature and piece of evidence"
+    )
     common.add_registry(parser)
     common.add_format(parser)
 
@@ -43,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
     boxes = [box for arch in archs for box in registry.table(arch).boxes if _box_matches(box, args)]
     found: list[Any] = boxes if args.traps else rows
     if args.format == "json":
-        shown = [box_json(registry, b) for b in boxes] if args.traps else [row_json(registry, r, args.expanded) for r in rows]
+        shown = (
+            [box_json(registry, b) for b in boxes]
+            if args.traps
+            else [row_json(registry, r, args.expanded) for r in rows]
+        )
         common.print_json({"tables": registry.label, "traps" if args.traps else "rows": shown})
     else:
         print("\n".join(_render(registry, rows, boxes, args)))
@@ -51,17 +60,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row_matches(row: Row, args: argparse.Namespace) -> bool:
-    if args.kernel and row.kernel not in args.kernel or args.provider and row.provider not in args.provider:
+    if (args.kernel and row.kernel not in args.kernel) or (args.provider and row.provider not in args.provider):
         return False
     if args.row and args.row not in (row.name, row.id):
         return False
     if args.phase and args.phase not in names(row.dims["phase"]):
         return False
-    return args.head_dim is None or ("head_dim" in row.dims and (args.head_dim, args.head_dim) in HeadDims.parse(row.dims["head_dim"]))
+    return args.head_dim is None or (
+        "head_dim" in row.dims and (args.head_dim, args.head_dim) in HeadDims.parse(row.dims["head_dim"])
+    )
 
 
 def _box_matches(box: Box, args: argparse.Namespace) -> bool:
-    if args.kernel and box.kernel not in args.kernel or args.provider and box.provider not in args.provider:
+    if (args.kernel and box.kernel not in args.kernel) or (args.provider and box.provider not in args.provider):
         return False
     return not args.row or args.row in (box.id, box.id.rpartition("/")[2])
 
@@ -77,7 +88,7 @@ def row_json(registry: Registry, row: Row, expanded: bool) -> dict[str, Any]:
         whole = registry.table(row.arch)
         index = next(i for i, other in enumerate(whole.rows) if other is row)
         shown["exclusions"] = [box_json(registry, whole.boxes[b]) for b in bits(whole.holes.get(index, 0))]
-        shown["evidence"] = registry.evidence(row.arch, row.id, row.provider)
+        shown["evidence"] = registry.evidence(row.arch, row.id)
         shown["origins"] = registry.section(f"origins/{row.arch}").get(row.id, {})
     return shown
 
@@ -88,7 +99,7 @@ def box_json(registry: Registry, box: Box) -> dict[str, Any]:
     return {
         "id": box.id, "kernel": box.kernel, "provider": box.provider, "versions": str(box.versions),
         "where": dict(box.where), "outcome": box.outcome, "why": box.why,
-        "evidence": registry.evidence(arch, box.id, box.provider),
+        "evidence": registry.evidence(arch, box.id),
     }  # fmt: skip
 
 
@@ -99,11 +110,11 @@ def _render(registry: Registry, rows: list[Row], boxes: list[Box], args: argpars
             lines += [f"{box.id}  {box.provider} {box.versions.words()}"]
             lines += label_block(f"  {box.outcome}", box.why, 16)
             lines += label_block("  where", _where(box.where), 16)
-        return lines + [f"{len(boxes)} traps and exclusions"]
+        return [*lines, f"{len(boxes)} traps and exclusions"]
     if args.expanded:
         for row in rows:
             lines += [*_flat(row_json(registry, row, True)), ""]
-        return lines + [_count(rows)]
+        return [*lines, _count(rows)]
     head = ["ROW", "PACKAGE", "PHASE", "HEAD", "PAGE", "PROOF"]
     cells = [
         [row.id, f"{row.provider} {row.versions}", " ".join(p[:3] for p in names(row.dims["phase"])), _head(row),

@@ -21,7 +21,13 @@ class Why:
     message: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"code": self.code, "asked": self.asked, "allowed": self.allowed, "rows": list(self.rows), "message": self.message}
+        return {
+            "code": self.code,
+            "asked": self.asked,
+            "allowed": self.allowed,
+            "rows": list(self.rows),
+            "message": self.message,
+        }
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,8 @@ class Fix:
 class CandidateAnswer:
     """One candidate's status; read-only. `why` and `fix` are worked out when read.
 
-    `status`: chosen, accepted, rejected, undeclared, known-wrong or not-considered. `page_sizes` is set if the candidate
-    is accepted; `row` names the row that accepts, or would if what is unknown held.
+    `status`: chosen, accepted, rejected, undeclared, known-wrong or not-considered. `page_sizes` is set if the
+    candidate is accepted; `row` names the row that accepts, or would if what is unknown held.
     """
 
     kernel: str
@@ -55,8 +61,9 @@ class CandidateAnswer:
     strength: str | None
     preference: Preference | None
     warnings: tuple[str, ...]
-    _explain: Callable[[], tuple[Why, ...]] = field(repr=False)
-    _mend: Callable[[], tuple[Fix, ...]] = field(repr=False)
+    _parts: tuple[Any, ...] = field(repr=False)  # what `_explain` and `_mend` work from
+    _explain: Callable[..., tuple[Why, ...]] = field(repr=False)
+    _mend: Callable[..., tuple[Fix, ...]] = field(repr=False)
     _why: tuple[Why, ...] | None = field(default=None, init=False, repr=False)
     _fix: tuple[Fix, ...] | None = field(default=None, init=False, repr=False)
 
@@ -64,14 +71,14 @@ class CandidateAnswer:
     def why(self) -> tuple[Why, ...]:
         """Reasons, most telling first; empty for a candidate that is accepted."""
         if self._why is None:
-            self._why = self._explain()
+            self._why = self._explain(*self._parts)
         return self._why
 
     @property
     def fix(self) -> tuple[Fix, ...]:
         """At most two changes of at most two parts each, each of which, applied, is accepted."""
         if self._fix is None:
-            self._fix = self._mend()
+            self._fix = self._mend(*self._parts)
         return self._fix
 
     @property
@@ -106,8 +113,8 @@ class Preference:
 class Decision:
     """What `route` answers. `kernel` is None if nothing serves the request; the reasons are in `candidates`.
 
-    `page_sizes` (tokens) is the set that the chosen row accepts, the one asked for if a page was asked for. `q_dtype` is
-    the dtype in which the query must be passed, `layouts` the KV layouts declared (None: nobody looked), `calls` the
+    `page_sizes` (tokens) is the set that the chosen row accepts, the one asked for if a page was asked for. `q_dtype`
+    is the dtype in which the query must be passed, `layouts` the KV layouts declared (None: nobody looked), `calls` the
     obligations of the caller (calls.yaml), `graph_level` the highest CUDA-graph level the row declares.
     """
 

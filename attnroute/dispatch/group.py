@@ -77,7 +77,17 @@ _COMPARED = tuple(name for name in KVGroup.__dataclass_fields__ if name != "_has
 
 def _check(group: KVGroup) -> None:
     where = f"KVGroup {group.name!r}"
-    for name in ("head_dim", "num_q_heads", "num_kv_heads", "head_dim_v", "sliding_window", "chunk", "latent", "nope", "topk"):
+    for name in (
+        "head_dim",
+        "num_q_heads",
+        "num_kv_heads",
+        "head_dim_v",
+        "sliding_window",
+        "chunk",
+        "latent",
+        "nope",
+        "topk",
+    ):
         value = getattr(group, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise UsageError(f"{where}: {name} is {value!r}; it must be a whole number of 1 or more", code="bad-field")
@@ -86,7 +96,13 @@ def _check(group: KVGroup) -> None:
             f"{where}: {group.num_q_heads} query heads do not divide among {group.num_kv_heads} KV heads",
             code="bad-field",
         )
-    for name, choices in (("dtype", DTYPES), ("kv_dtype", ("auto", *DTYPES)), ("kind", KINDS), ("attn_type", ATTN_TYPES), ("role", ROLES)):
+    for name, choices in (
+        ("dtype", DTYPES),
+        ("kv_dtype", ("auto", *DTYPES)),
+        ("kind", KINDS),
+        ("attn_type", ATTN_TYPES),
+        ("role", ROLES),
+    ):
         if getattr(group, name) not in choices:
             raise UsageError(f"{where}: {unknown_name(name, str(getattr(group, name)), choices)}", code="bad-field")
     if isinstance(group.sinks, str) and group.sinks not in DTYPES:

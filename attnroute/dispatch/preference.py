@@ -21,7 +21,7 @@ def in_half_open(value: int, span: str) -> bool:
     return (not lo or value >= int(lo)) and (not hi or value < int(hi))
 
 
-def _matches(band: Mapping[str, Any], request: Request, q_dtype: str | None) -> bool:
+def _matches(band: Mapping[str, Any], request: Request) -> bool:
     if request.phase not in names(band["phase"]) or request.kind not in names(band.get("kind", "gqa")):
         return False
     if request.head_dim is None or request.head_dim not in HeadDims.parse(band["head_dim"]):
@@ -31,21 +31,25 @@ def _matches(band: Mapping[str, Any], request: Request, q_dtype: str | None) -> 
         return False
     if request.q_len is not None and request.q_len not in IntSet.parse(band.get("q_len", 1)):
         return False
-    for key, value in (("group_ratio", request.group_ratio), ("batch", request.batch_size), ("context", request.context_len)):
+    for key, value in (
+        ("group_ratio", request.group_ratio),
+        ("batch", request.batch_size),
+        ("context", request.context_len),
+    ):
         if value is not None and key in band and not in_half_open(value, str(band[key])):
             return False
     return True
 
 
 def relative_times(
-    table: ArchTable, request: Request, versions: Mapping[tuple[str, str], str], q_dtypes: Mapping[tuple[str, str], str | None]
+    table: ArchTable, request: Request, versions: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], float]:
     """Relative time (1.0 = best of the band) of each (kernel, provider) that the matching bands measured.
 
     Batch and context left free match several bands: the answer is then the geometric mean over those that measured the
     kernel in the installed version, and a kernel missing from one of them is not ranked by measurement.
     """
-    bands = [b for b in table.preference if _matches(b, request, None)]
+    bands = [b for b in table.preference if _matches(b, request)]
     logs: dict[tuple[str, str], list[float]] = {}
     for band in bands:
         for entry in band["kernels"]:

@@ -72,7 +72,8 @@ class Request:
     def to_json(self) -> dict[str, Any]:
         """What was asked, free dimensions left out."""
         shown: dict[str, Any] = {"kind": self.kind} if self.kind != "gqa" else {}
-        for name in ("storage", "dtype", "kv_dtype", "latent", "rope", "nope", "q_len", "group_ratio", "q_heads", "topk",
+        for name in ("storage", "dtype", "kv_dtype", "latent", "rope", "nope", "q_len", "group_ratio", "q_heads",
+                     "topk",
                      "layout", "cuda_graph", "batch_size", "context_len", "min_evidence"):  # fmt: skip
             value = getattr(self, name)
             if value is not None:
@@ -85,7 +86,7 @@ class Request:
             shown["page_size"] = self.page
         if self.dcp != 1:
             shown["dcp"] = self.dcp
-        shown["features"] = {name: value for name, value in self.features}
+        shown["features"] = dict(self.features)
         return shown
 
 
@@ -152,7 +153,7 @@ def request_for(
     environment: Mapping[str, Any] | None = None,
     cannot: tuple[str, ...] = (),
 ) -> Request:
-    """The request that `route` evaluates for a group. Storage is paged unless the phase is prefill (then it is free)."""
+    """The request that `route` evaluates for a group. Storage is paged, or free if the phase is prefill."""
     if phase == "prefill" and q_len == 1:
         q_len = None  # a prompt has no fixed number of query tokens
     return check_request(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from attnroute.errors import UnservedError, UsageError, unknown_name
 from attnroute.registry.table import ArchTable, Candidate, Row
 
 from .decision import CandidateAnswer, Decision
-from .evaluate import Evaluation, Verdict, calls_of, evaluate, judge
-from .explain import Context, fixes, why
+from .fix import fixes
 from .group import KVGroup
+from .judge import Verdict, judge
+from .masks import calls_of, evaluate
 from .packages import Packages, resolve_packages
 from .preference import default_rank, describe, relative_times
 from .request import Request, check_request, request_for
+from .why import Context, why
 
 if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
@@ -30,14 +32,14 @@ P = ParamSpec("P")
 
 def _remembered(ask: Callable[P, Decision]) -> Callable[P, Decision]:
     """Answers a repeated question from memory. Arguments must be hashable; mappings and lists are frozen on the way."""
-    cached = lru_cache(maxsize=8192)(ask)
+    cached: Callable[..., Decision] = lru_cache(maxsize=8192)(ask)
 
     @wraps(ask)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Decision:
         try:
             return cached(*args, **kwargs)
         except TypeError:  # a dict or list among the arguments, or a call that does not fit the signature
-            return cached(*map(_frozen, args), **{k: _frozen(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+            return cached(*map(_frozen, args), **{k: _frozen(v) for k, v in kwargs.items()})
 
     return wrapper
 
@@ -81,15 +83,16 @@ def route(
     `kernel@distribution`. `environment` states what is known of the machine (nvcc, cubins, network, driver_jit, cuda).
     `cannot` names call obligations (calls.yaml) that the caller cannot meet.
 
-    Never raises for a request that nothing serves: `Decision.kernel` is then None. Raises UnservedError if `force` names
-    a kernel that cannot serve, UsageError for names and values that do not exist.
+    Never raises for a request that nothing serves: `Decision.kernel` is then None. Raises UnservedError if `force`
+    names a kernel that cannot serve, UsageError for names and values that do not exist.
     """
     if registry is None:
         from attnroute.registry.registry import default_registry
 
         registry = default_registry()
     request = request_for(
-        group, registry.arch_id(arch), phase=phase, q_len=q_len, page_size=page_size, storage=storage, batch_size=batch_size,
+        group, registry.arch_id(arch), phase=phase, q_len=q_len, page_size=page_size, storage=storage,
+        batch_size=batch_size,
         context_len=context_len, dcp=dcp, lse=lse, layout=layout, cuda_graph=cuda_graph, min_evidence=min_evidence,
         allow_unknown=allow_unknown, strict_versions=strict_versions, environment=dict(environment or ()),
         cannot=tuple(cannot),
@@ -127,7 +130,8 @@ def decide(
                 break
     times = _times(table, request, packages, verdicts)
     ctx = Context(registry, ev, packages)
-    answers = [_answer(ctx, i, verdict, i == chosen, times) for i, verdict in enumerate(verdicts)]
+    asked = dict(request.features)
+    answers = [_answer(ctx, i, verdict, i == chosen, times, asked) for i, verdict in enumerate(verdicts)]
     if force is not None and chosen is None:
         raise UnservedError(_force_words(answers, force), code="force-unserved")
     notes = _prefer_notes(answers, chosen, wanted, group) if wanted else []
@@ -136,7 +140,7 @@ def decide(
 
 
 def rank(table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]) -> list[int]:
-    """Indices of accepted candidates, best first: measured by relative time, then the default order, then the catalogue."""
+    """Indices of accepted candidates, best first: by measured relative time, then default order, then catalogue."""
     times = _times(table, request, packages, verdicts)
 
     def key(i: int) -> tuple[int, float, int, int]:
@@ -147,12 +151,14 @@ def rank(table: ArchTable, request: Request, packages: Packages, verdicts: list[
     return sorted((i for i, v in enumerate(verdicts) if v.accepted), key=key)
 
 
-def _times(table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]) -> dict[tuple[str, str], float]:
+def _times(
+    table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]
+) -> dict[tuple[str, str], float]:
     if not table.preference:
         return {}
-    pairs = [(c, v) for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]
-    versions = {(c.kernel, c.provider): packages.get(c.provider) or "" for c, _ in pairs}
-    return relative_times(table, request, versions, {(c.kernel, c.provider): v.q_dtype for c, v in pairs})
+    accepted = [c for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]
+    versions = {(c.kernel, c.provider): packages.get(c.provider) or "" for c in accepted}
+    return relative_times(table, request, versions)
 
 
 def _decision(
@@ -165,7 +171,7 @@ def _decision(
     row_id = None if best is None else best.row
 
     def evidence() -> list[dict[str, Any]]:
-        return [] if row_id is None or best is None else ctx.registry.evidence(table.arch, row_id, best.provider)
+        return [] if row_id is None or best is None else ctx.registry.evidence(table.arch, row_id)
 
     return Decision(
         arch=table.arch,
@@ -190,7 +196,12 @@ def _decision(
 
 
 def _answer(
-    ctx: Context, index: int, verdict: Verdict, chosen: bool, times: dict[tuple[str, str], float]
+    ctx: Context,
+    index: int,
+    verdict: Verdict,
+    chosen: bool,
+    times: dict[tuple[str, str], float],
+    asked: Mapping[str, Any],
 ) -> CandidateAnswer:
     table, request = ctx.ev.table, ctx.ev.request
     candidate = table.candidates[index]
@@ -199,7 +210,7 @@ def _answer(
     preference = None
     warnings: tuple[str, ...] = ()
     if row is not None:
-        calls = calls_of(table, row, dict(request.features), request.dtype, verdict.q_dtype)
+        calls = calls_of(table, row, asked, request.dtype, verdict.q_dtype)
     if verdict.accepted:
         preference = describe(table, times.get((candidate.kernel, candidate.provider)), bool(times))
         if verdict.unverified:
@@ -208,7 +219,7 @@ def _answer(
         candidate.kernel, candidate.provider, "chosen" if chosen else verdict.status, None if row is None else row.id,
         verdict.pages, verdict.q_dtype, calls, None if row is None else row.layouts,
         None if row is None else row.graph_level, None if row is None else row.strength, preference, warnings,
-        partial(why, ctx, candidate, verdict), partial(fixes, ctx, candidate, verdict),
+        (ctx, candidate, verdict), why, fixes,
     )  # fmt: skip
 
 
@@ -223,7 +234,9 @@ def _check_kernel(registry: Registry, name: str) -> None:
     if kernel not in kernels:
         raise UsageError(unknown_name("kernel", kernel, kernels), code="unknown-kernel")
     if at and provider not in kernels[kernel]["providers"]:
-        raise UsageError(unknown_name(f"provider of {kernel}", provider, kernels[kernel]["providers"]), code="unknown-package")
+        raise UsageError(
+            unknown_name(f"provider of {kernel}", provider, kernels[kernel]["providers"]), code="unknown-package"
+        )
 
 
 def _answers_named(answers: list[CandidateAnswer], name: str) -> list[CandidateAnswer]:
@@ -266,7 +279,9 @@ def _warnings(table: ArchTable, verdicts: list[Verdict], chosen: int | None, req
     verdict, candidate, notes = verdicts[chosen], table.candidates[chosen], []
     if verdict.unverified:
         last = candidate.seen[-1] if candidate.seen else "none"
-        notes.append(f"{candidate.provider} {verdict.version} is newer than the last one looked at, {last} [unverified-version]")
+        notes.append(
+            f"{candidate.provider} {verdict.version} is newer than the last one looked at, {last} [unverified-version]"
+        )
     row = None if verdict.row is None else table.rows[verdict.row]
     stated = dict(request.environment)
     assumed = [key for key in (row.env if row else {}) if key not in stated and row is not None and row.env[key]]

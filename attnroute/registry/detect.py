@@ -49,7 +49,11 @@ def nvml_devices() -> list[Device]:
         for index in range(nvml.device_get_count_v2()):
             handle = nvml.device_get_handle_by_index_v2(index)
             major, minor = nvml.device_get_cuda_compute_capability(handle)
-            found.append(Device(index, nvml.device_get_name(handle), (int(major), int(minor)), nvml.device_get_uuid(handle), "nvml"))
+            found.append(
+                Device(
+                    index, nvml.device_get_name(handle), (int(major), int(minor)), nvml.device_get_uuid(handle), "nvml"
+                )
+            )
         return found
     except Exception:  # noqa: BLE001
         return []

@@ -17,8 +17,8 @@ class Dimension:
     """One dimension of a row.
 
     `name` is the row's key, `kind` how its sets are written, `code` the reason code of a refusal by it, `omitted` what
-    a row that does not state it means (`required`: it must; `unknown`: nobody looked), `flag` the command-line flag that
-    asks for it, `noun` what messages call it, `about` its description in the schemas.
+    a row that does not state it means (`required`: it must; `unknown`: nobody looked), `flag` the command-line flag
+    that asks for it, `noun` what messages call it, `about` its description in the schemas.
     """
 
     name: str
@@ -57,65 +57,153 @@ EVIDENCE_STRENGTH = {
 
 DIMENSIONS: tuple[Dimension, ...] = (
     Dimension(
-        "kind", "names", "kind", "gqa", "--kind", "attention kind",
-        "Attention kinds served: gqa (K and V heads; MHA and MQA included), mla (one latent per token), mla_sparse. Omitted: gqa.",
+        "kind",
+        "names",
+        "kind",
+        "gqa",
+        "--kind",
+        "attention kind",
+        "Attention kinds served: gqa (K and V heads), mla (one latent a token), mla_sparse. Omitted: gqa.",
     ),
     Dimension(
-        "phase", "names", "phase", "required", "--phase", "phase",
-        "Phases served: prefill, decode (one query token), verify (speculation, 1+k query tokens), draft (a drafter's own step).",
+        "phase",
+        "names",
+        "phase",
+        "required",
+        "--phase",
+        "phase",
+        "Phases served: prefill, decode (one query token), verify (1+k tokens), draft (a drafter's own step).",
     ),
     Dimension(
-        "storage", "names", "storage", "required", "--storage", "storage",
+        "storage",
+        "names",
+        "storage",
+        "required",
+        "--storage",
+        "storage",
         "Where K and V lie: paged (block table), ragged (packed, cu_seqlens), contiguous (one slab a request).",
     ),
     Dimension(
-        "dtypes", "dtypes", "kv-dtype", "required", "--kv-dtype", "KV dtype",
+        "dtypes",
+        "dtypes",
+        "kv-dtype",
+        "required",
+        "--kv-dtype",
+        "KV dtype",
         "Query dtype the kernel reads, mapped to the KV dtypes it reads with it: {bf16: [bf16, fp8_e4m3]}.",
     ),
     Dimension(
-        "head_dim", "pairs", "head-dim", "required", "--head-dim", "head dim",
+        "head_dim",
+        "pairs",
+        "head-dim",
+        "required",
+        "--head-dim",
+        "head dim",
         "Head dims. A number or range means v equals qk; 192x128 is a pair; 8..128/8x8..128/8 a free mix.",
         ("gqa",),
     ),
     Dimension(
-        "latent", "ints", "head-dim", "required", "--latent", "latent dim",
-        "MLA: elements of the latent (kv_lora_rank), which is also the v head dim of the absorbed form.", MLA_KINDS,
+        "latent",
+        "ints",
+        "head-dim",
+        "required",
+        "--latent",
+        "latent dim",
+        "MLA: elements of the latent (kv_lora_rank), which is also the v head dim of the absorbed form.",
+        MLA_KINDS,
     ),
-    Dimension("rope", "ints", "head-dim", "required", "--rope", "rope dim", "MLA: elements of the rotary part.", MLA_KINDS),
     Dimension(
-        "nope", "ints", "head-dim", "required", "--nope", "nope dim",
-        "MLA: elements of the non-rotary part of a query head before absorption.", MLA_KINDS,
+        "rope", "ints", "head-dim", "required", "--rope", "rope dim", "MLA: elements of the rotary part.", MLA_KINDS
     ),
     Dimension(
-        "q_len", "ints", "q-len", 1, "--q-len", "q_len",
+        "nope",
+        "ints",
+        "head-dim",
+        "required",
+        "--nope",
+        "nope dim",
+        "MLA: elements of the non-rotary part of a query head before absorption.",
+        MLA_KINDS,
+    ),
+    Dimension(
+        "q_len",
+        "ints",
+        "q-len",
+        1,
+        "--q-len",
+        "q_len",
         "Query tokens per request in a step. Omitted: 1.",
     ),
-    Dimension("lse", "features", "lse", "unknown", "--lse", "LSE", "Whether the kernel returns the log-sum-exp of each row."),
     Dimension(
-        "dcp", "dcp", "dcp", "follows lse", "--dcp", "DCP size",
-        "Decode-context-parallel sizes. Stated only where the kernel itself differs; otherwise dcp above 1 asks for LSE.",
+        "lse", "features", "lse", "unknown", "--lse", "LSE", "Whether the kernel returns the log-sum-exp of each row."
     ),
     Dimension(
-        "group_ratio", "ints", "group-ratio", "required", "--q-heads", "group ratio",
+        "dcp",
+        "dcp",
+        "dcp",
+        "follows lse",
+        "--dcp",
+        "DCP size",
+        "Decode-context-parallel sizes. Stated only where the kernel itself differs; else dcp above 1 asks for LSE.",
+    ),
+    Dimension(
+        "group_ratio",
+        "ints",
+        "group-ratio",
+        "required",
+        "--q-heads",
+        "group ratio",
         "Query heads per KV head, after tensor parallelism.",
     ),
-    Dimension("q_heads", "ints", "q-heads", "any", "--q-heads", "query heads", "Query heads on one rank. Omitted: any."),
     Dimension(
-        "q_heads_gathered", "ints", "q-heads", "any", None, "gathered query heads",
+        "q_heads", "ints", "q-heads", "any", "--q-heads", "query heads", "Query heads on one rank. Omitted: any."
+    ),
+    Dimension(
+        "q_heads_gathered",
+        "ints",
+        "q-heads",
+        "any",
+        None,
+        "gathered query heads",
         "Query heads after the all-gather of decode-context parallelism. Omitted: any.",
     ),
-    Dimension("topk", "ints", "topk", "none", "--topk", "top-k", "Sparse attention: tokens selected per query. Omitted: none."),
-    Dimension("features", "features", "", "unknown", None, "features", "What the kernel can do besides plain causal attention."),
     Dimension(
-        "layout", "names", "layout", "unknown", "--layout", "KV layout",
+        "topk", "ints", "topk", "none", "--topk", "top-k", "Sparse attention: tokens selected per query. Omitted: none."
+    ),
+    Dimension(
+        "features",
+        "features",
+        "",
+        "unknown",
+        None,
+        "features",
+        "What the kernel can do besides plain causal attention.",
+    ),
+    Dimension(
+        "layout",
+        "names",
+        "layout",
+        "unknown",
+        "--layout",
+        "KV layout",
         "Order inside a page: NHD (token, head, dim) or HND (head, token, dim). Omitted: unknown.",
     ),
     Dimension(
-        "cuda_graph", "level", "cuda-graph", "unknown", "--cuda-graph", "CUDA-graph level",
+        "cuda_graph",
+        "level",
+        "cuda-graph",
+        "unknown",
+        "--cuda-graph",
+        "CUDA-graph level",
         "Highest CUDA-graph level: none, uniform1 (one token a request), uniform (same q_len for all), always.",
     ),
     Dimension(
-        "page", "ints", "page-size", "required", "--page-size", "page size",
+        "page",
+        "ints",
+        "page-size",
+        "required",
+        "--page-size",
+        "page size",
         "Tokens the kernel reads as one unit. `any` where it does not matter or does not apply.",
     ),
 )
@@ -131,7 +219,12 @@ FEATURES: tuple[tuple[str, str, str, str | None], ...] = (
     ("sinks", "sinks", "attention sinks: one learned logit a head", "--sinks"),
     ("varlen", "varlen", "a different q_len for each request in one launch", "--varlen"),
     ("per_head_scales", "per-head-scales", "one quantisation scale per KV head", "--per-head-scales"),
-    ("batch_invariance", "batch-invariance", "bitwise the same result whatever else is in the batch", "--batch-invariance"),
+    (
+        "batch_invariance",
+        "batch-invariance",
+        "bitwise the same result whatever else is in the batch",
+        "--batch-invariance",
+    ),
 )
 FEATURE_NAMES = tuple(name for name, _, _, _ in FEATURES)
 FEATURE_CODES = {name: code for name, code, _, _ in FEATURES} | {"lse": "lse"}

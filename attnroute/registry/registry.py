@@ -11,13 +11,14 @@ from typing import Any
 
 from attnroute.errors import UsageError, near_miss, unknown_name
 
+from .build import build_table
 from .store import Store, open_store
-from .table import ArchTable, build_table
+from .table import ArchTable
 
 
 @dataclass(slots=True, eq=False)
 class Registry:
-    """Capability tables, read lazily. Make one with `load_registry`; it is safe to share between threads that only ask."""
+    """Capability tables, read lazily. Make one with `load_registry`; threads that only ask may share it."""
 
     store: Store
     overlays: tuple[Path, ...] = ()
@@ -65,7 +66,7 @@ class Registry:
             found = self._tables[arch] = build_table(self.section(f"arch/{arch}"), self.catalogue)
         return found
 
-    def evidence(self, arch: str, row: str, provider: str | None = None) -> list[dict[str, Any]]:
+    def evidence(self, arch: str, row: str) -> list[dict[str, Any]]:
         """What backs a row (`sm90/xqa/head-to-256`) or trap; each item says where it is written (`at`)."""
         found: list[dict[str, Any]] = self.section(f"evidence/{arch}").get(row, [])
         return found
@@ -124,7 +125,10 @@ def load_registry(overlays: Sequence[str | os.PathLike[str]] = ()) -> Registry:
         if not path.exists():
             beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
             hint = near_miss(path.name, beside)
-            raise UsageError(f"overlay {path} does not exist{f'; did you mean {path.parent / hint}?' if hint else ''}", code="no-file")
+            raise UsageError(
+                f"overlay {path} does not exist{f'; did you mean {path.parent / hint}?' if hint else ''}",
+                code="no-file",
+            )
     return Registry(open_store(paths), paths)
 
 

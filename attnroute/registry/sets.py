@@ -62,7 +62,9 @@ def parse_span(text: str | int) -> Span:
     if hi is not None and hi < lo:
         raise SetSyntaxError(f"{text!r}: the range is reversed; write {hi}..{lo}{'/' + step_text if step_text else ''}")
     if hi is not None and (hi - lo) % step:
-        raise SetSyntaxError(f"{text!r}: steps of {step} from {lo} never reach {hi}; the last is {hi - (hi - lo) % step}")
+        raise SetSyntaxError(
+            f"{text!r}: steps of {step} from {lo} never reach {hi}; the last is {hi - (hi - lo) % step}"
+        )
     return _span(lo, hi, step)
 
 

@@ -68,7 +68,9 @@ def unpacked_sources() -> Path:
     import tempfile
 
     if not DATA_FILE.is_file():
-        raise AttnrouteError(f"no capability tables: neither {CHECKOUT_FOLDER} nor {DATA_FILE} exists", code="no-tables")
+        raise AttnrouteError(
+            f"no capability tables: neither {CHECKOUT_FOLDER} nor {DATA_FILE} exists", code="no-tables"
+        )
     folder = Path(tempfile.mkdtemp(prefix="attnroute-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, text in _file_store(DATA_FILE).read("sources").items():

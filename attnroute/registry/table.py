@@ -7,14 +7,14 @@ formatted until somebody asks why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .dims import DIMENSIONS, FEATURE_NAMES, GRAPH_LEVELS, MLA_KINDS, MODEL_DTYPES, STRENGTHS
+from .dims import DIMENSIONS, FEATURE_NAMES, GRAPH_LEVELS, MODEL_DTYPES, STRENGTHS
 from .headdims import HeadDims
 from .sets import IntSet
-from .versions import VersionRange, is_commit, parse_version, public
+from .versions import VersionRange, is_commit, parse_version
 
 Masks = tuple[int, int]
 ALL_FEATURES = ("lse", *FEATURE_NAMES)
@@ -37,11 +37,7 @@ class Row:
     features: Mapping[str, Any]
     calls: tuple[str, ...]
     env: Mapping[str, Any]
-
-    @property
-    def id(self) -> str:
-        """`sm120/xqa/head-to-256`: unique in the whole registry, unless two providers share a row name."""
-        return f"{self.arch}/{self.kernel}/{self.name}"
+    id: str  # `sm120/xqa/head-to-256`: unique in the whole registry
 
     @property
     def page(self) -> IntSet:
@@ -162,7 +158,7 @@ class FeatureIndex:
 
 @dataclass(slots=True)
 class ArchTable:
-    """The indexed table of one architecture. Built once by `build_table`; treat as read-only."""
+    """The indexed table of one architecture. Built once by build.py; treat as read-only."""
 
     arch: str
     name: str
@@ -184,13 +180,17 @@ class ArchTable:
     dtype_memo: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
     version_memo: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     seen_memo: dict[tuple[str, str, str], tuple[str | None, str | None]] = field(default_factory=dict)
-    window_memo: dict[Any, Any] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)  # what the dispatcher derives from the table alone
 
     def reads(self, model: str | None, cannot: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Query dtypes a kernel may be given for a model dtype: its own first, then those a cast reaches."""
-        own = MODEL_DTYPES if model is None else (model,)
-        reached = (to for call, source, to in self.casts if source in own and call not in cannot)
-        return tuple(dict.fromkeys((*own, *reached)))
+        key = ("reads", model, cannot)
+        found: tuple[str, ...] | None = self.memo.get(key)
+        if found is None:
+            own = MODEL_DTYPES if model is None else (model,)
+            reached = (to for call, source, to in self.casts if source in own and call not in cannot)
+            found = self.memo[key] = tuple(dict.fromkeys((*own, *reached)))
+        return found
 
     def seen_around(self, candidate: Candidate, version: str) -> tuple[str | None, str | None]:
         """The nearest versions looked at on both sides of one that was not (None where there is none)."""
@@ -271,160 +271,4 @@ class ArchTable:
         return sum(1 << i for i, row in enumerate(self.rows) if row.strength in allowed)
 
 
-def _row(arch: str, data: Mapping[str, Any]) -> Row:
-    dims = dict(data["dims"])
-    if data.get("cuda_graph") is not None:
-        dims["cuda_graph"] = data["cuda_graph"]
-    return Row(
-        arch=arch,
-        kernel=data["kernel"],
-        provider=data["provider"],
-        name=data["row"],
-        versions=VersionRange.parse(data["versions"]),
-        seen=tuple(public(v) for v in data["seen"]),
-        strength=data["strength"],
-        dims=dims,
-        features=data["features"],
-        calls=tuple(data["call"]),
-        env=data["env"],
-    )
-
-
-def _omitted(index: DimIndex, name: str, default: object, bit: int) -> None:
-    """What a row that does not state a dimension means, by the table of dimensions."""
-    if default == "unknown":
-        index.unknown |= bit
-    elif default in ("any", "required", "follows lse"):
-        index.silent |= bit  # `required` is checked by the schema; here only MLA rows lack a head dim and vice versa
-    elif default == "none":
-        pass
-    else:
-        index.add(default, bit)
-
-
-def build_table(data: Mapping[str, Any], catalogue: Mapping[str, Any]) -> ArchTable:
-    """Index one compiled architecture (the form compile.py writes). Sets are parsed when a request first needs them."""
-    arch = data["arch"]
-    rows = tuple(_row(arch, r) for r in data["rows"])
-    boxes: list[Box] = []
-    holes: dict[int, int] = {}
-    for i, (row, raw) in enumerate(zip(rows, data["rows"], strict=True)):
-        for hole in raw["exclusions"]:
-            holes[i] = holes.get(i, 0) | 1 << len(boxes)
-            span = VersionRange.parse(hole["versions"]) if hole.get("versions") else row.versions
-            boxes.append(Box(f"{row.id}#{hole['id'].rpartition('#')[2]}", row.kernel, row.provider, i, span,
-                             hole["where"], hole["outcome"], hole.get("code"), hole["why"]))  # fmt: skip
-    for trap in data["traps"]:
-        boxes.append(Box(f"{arch}/{trap['kernel']}/{trap['trap']}", trap["kernel"], trap["provider"], None,
-                         VersionRange.parse(trap["versions"]), trap["where"], trap["outcome"], None, trap["why"]))  # fmt: skip
-    calls = catalogue["calls"]
-    casts = [
-        (name, source, to)
-        for name, call in calls.items()
-        for cast in [(call.get("meets") or {}).get("q_dtype")]
-        if cast
-        for source in cast["from"]
-        for to in cast["to"]
-    ]
-    supplied = {f: name for name, call in calls.items() if (f := (call.get("meets") or {}).get("feature"))}
-    order = {phase: tuple(kernels) for phase, kernels in (data.get("default_order") or {}).items()}
-    return ArchTable(
-        arch=arch,
-        name=data.get("name") or arch,
-        compute_capability=data["compute_capability"],
-        mirrors=data.get("mirrors"),
-        default_order={phase: tuple(k) for phase, k in catalogue["default_order"].items()} | order,
-        rows=rows,
-        boxes=tuple(boxes),
-        candidates=_candidates(rows, boxes, catalogue),
-        preference=tuple(data.get("preference") or ()),
-        casts=tuple(casts),
-        row_dims=_row_dims(rows),
-        box_dims=_box_dims(boxes),
-        features=_features(rows),
-        box_features=_box_features(boxes),
-        holes=holes,
-        supplied=supplied,
-        call_when={name: tuple(call["when"]) for name, call in calls.items() if call.get("when")},
-    )
-
-
-def _candidates(rows: tuple[Row, ...], boxes: list[Box], catalogue: Mapping[str, Any]) -> tuple[Candidate, ...]:
-    found = []
-    for kernel, entry in catalogue["kernels"].items():
-        for provider in entry["providers"]:
-            mine = sum(1 << i for i, r in enumerate(rows) if r.kernel == kernel and r.provider == provider)
-            traps = sum(
-                1 << i for i, b in enumerate(boxes) if b.row is None and b.kernel == kernel and b.provider == provider
-            )
-            versions = {v for i in bits(mine) for v in rows[i].seen}
-            seen = sorted((v for v in versions if not is_commit(v)), key=parse_version)
-            found.append(Candidate(kernel, provider, mine, traps, (*seen, *sorted(v for v in versions if is_commit(v)))))
-    return tuple(found)
-
-
-def _row_dims(rows: tuple[Row, ...]) -> dict[str, DimIndex]:
-    indices = {}
-    for dimension in SCALARS:
-        index = indices[dimension.name] = DimIndex("ints" if dimension.kind == "dcp" else dimension.kind)
-        for i, row in enumerate(rows):
-            value = row.dims.get(dimension.name)
-            if value is None:
-                _omitted(index, dimension.name, dimension.omitted, 1 << i)
-            else:
-                index.add(value, 1 << i)
-    return indices
-
-
-def _box_dims(boxes: list[Box]) -> dict[str, DimIndex]:
-    indices = {}
-    for dimension in SCALARS:
-        index = indices[dimension.name] = DimIndex("ints" if dimension.kind == "dcp" else dimension.kind)
-        for i, box in enumerate(boxes):
-            if dimension.name in box.where:
-                index.add(box.where[dimension.name], 1 << i)
-            else:
-                index.silent |= 1 << i
-    return indices
-
-
-def _features(rows: tuple[Row, ...]) -> dict[str, FeatureIndex]:
-    indices = {name: FeatureIndex() for name in ALL_FEATURES}
-    for i, row in enumerate(rows):
-        for name, index in indices.items():
-            value = row.features.get(name, "unknown")
-            if value == "unknown":
-                index.unknown |= 1 << i
-            elif value == "required":
-                index.required |= 1 << i
-                index.declared |= 1 << i
-            elif isinstance(value, (list, tuple)):
-                index.by_dtype.append((tuple(value), 1 << i))
-            elif value:
-                index.declared |= 1 << i
-    return indices
-
-
-def _box_features(boxes: list[Box]) -> dict[str, tuple[int, int]]:
-    found = {}
-    for name in ALL_FEATURES:
-        stated = [(i, box.where["features"][name]) for i, box in enumerate(boxes) if name in box.where.get("features", {})]
-        if stated:
-            silent = (1 << len(boxes)) - 1 & ~sum(1 << i for i, _ in stated)
-            asked = silent | sum(1 << i for i, value in stated if value)
-            found[name] = (asked, silent | sum(1 << i for i, value in stated if not value))
-    return found
-
-
-def union_words(rows: list[Row], name: str, kind: str, of: Callable[[Row], Any]) -> list[Any]:
-    """The distinct sets that rows state for one dimension, in the order of the rows (what a refusal calls `allowed`)."""
-    distinct: list[Any] = []
-    for row in rows:
-        value = of(row)
-        for part in value if isinstance(value, (list, tuple)) else [value]:
-            if part is not None and part not in distinct:
-                distinct.append(part)
-    return distinct
-
-
-__all__ = ["ALL_FEATURES", "MLA_KINDS", "ArchTable", "Box", "Candidate", "Row", "bits", "build_table", "names"]
+__all__ = ["ALL_FEATURES", "ArchTable", "Box", "Candidate", "DimIndex", "FeatureIndex", "Row", "bits", "names"]

@@ -31,6 +31,7 @@ def parse_version(text: str) -> Version:
 
 
 def is_commit(text: str) -> bool:
+    """Whether a version is an unreleased source, `git+<commit>`."""
     return text.startswith("git+")
 
 
@@ -85,7 +86,9 @@ def _parse_range(text: str) -> VersionRange:
     low = parse_version(lo) if lo else None
     high = parse_version(hi) if hi else None
     if low is not None and high is not None and low >= high:
-        raise VersionSyntaxError(f"{text!r}: the range is reversed or empty; the lower end comes first, the upper is excluded")
+        raise VersionSyntaxError(
+            f"{text!r}: the range is reversed or empty; the lower end comes first, the upper is excluded"
+        )
     return VersionRange(lo or None, hi or None)
 
 
