@@ -29,10 +29,21 @@ def test_load(benchmark: Any, in_child: Callable[[str], None]) -> None:
     benchmark.pedantic(in_child, args=(code,), rounds=15, warmup_rounds=2)
 
 
-@pytest.mark.budget(120e-3, "attnroute explain, the whole process")
-def test_explain_process(benchmark: Any, python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "packages",
+    [
+        pytest.param(
+            ["--package", "flashinfer-python==0.6.16.post3"],
+            marks=pytest.mark.budget(120e-3, "attnroute explain, the whole process"),
+        ),
+        # Without a name the machine is asked which GPU and packages it has, with cuda-python where that is installed.
+        pytest.param([], marks=pytest.mark.budget(120e-3, "attnroute explain, packages of this machine")),
+    ],
+    ids=["named", "detected"],
+)
+def test_explain_process(benchmark: Any, python: Path, tmp_path: Path, packages: list[str]) -> None:
     ask = "import sys; from attnroute.cli.main import main; sys.exit(main())"
-    question = ["explain", "--arch", "sm120", "--head-dim", "512", "--q-heads", "16", "--kv-heads", "2"]
+    question = ["explain", "--arch", "sm120", "--head-dim", "512", "--q-heads", "16", "--kv-heads", "2", *packages]
 
     def process() -> None:
         subprocess.run(
