@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from attnroute.registry.dims import EVIDENCE_STRENGTH
 from attnroute.registry.lint.context import Context, Finding
 from attnroute.registry.lint.references import unknown
-from attnroute.registry.positions import Map, Scalar
 from attnroute.registry.versions import is_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from attnroute.registry.positions import Map
 
 #: Which details go with which kind; `every_arch` goes with all.
 DETAILS = {
@@ -59,14 +60,13 @@ def _piece(context: Context, subject: str, piece: Map) -> Iterator[Finding]:
 
 
 def _release(context: Context, subject: str, piece: Map, key: str) -> Iterator[Finding]:
-    node = piece.get(key)
-    name, _, version = (
-        node.plain.partition(" ") if isinstance(node, Scalar) and isinstance(node.plain, str) else ("", "", "")
-    )
-    if not isinstance(node, Scalar) or not version or is_commit(version):
+    written = piece.text(key)
+    name, _, version = written.partition(" ") if written is not None else ("", "", "")
+    # A commit is of a package where one was read; a conclusion may start from any repository.
+    if not version or (key == "inferred" and is_commit(version)):
         return
-    known = context.releases(name)
+    node, known = piece.entries[key], context.releases(name)
     if known is None:
         yield unknown(subject, node, "package", name, context.ids("packages"))
-    elif version not in known:
+    elif version not in known and not is_commit(version):
         yield unknown(subject, node, f"release of {name}", version, known)
