@@ -1,0 +1,32 @@
+"""Captures against the tables as they are now: an answer must be what the tables say, or beyond them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnroute.probe.case import Case
+from attnroute.probe.predict import predict, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from attnroute.registry.registry import Registry
+
+
+def compare(registry: Registry, capture: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The capture's cases with the prediction and verdict of the present tables."""
+    out = []
+    for entry in capture["cases"]:
+        case = Case.from_json({**entry, "predicted": {}})
+        version = entry.get("version") or capture["packages"].get(case.provider)
+        if version is None:
+            predicted: dict[str, Any] = {"status": "not-considered", "code": None, "outcome": None, "row": None}
+        else:
+            predicted, _ = predict(registry, capture["arch"], {case.provider: version}, case)
+        out.append({**entry, "predicted": predicted, "verdict": verdict(predicted, entry["outcome"])})
+    return out
+
+
+def contradictions(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that make the tables wrong."""
+    return [r for r in records if r["verdict"] == "contradicts"]

@@ -1,0 +1,125 @@
+"""The timed shapes: attention layers of real models at serving batches and contexts, and which of them are held out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnroute.probe.case import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Attention layers of a model as one rank sees them: heads, head dim in elements, window in tokens."""
+
+    model: str
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    sinks: bool = False
+
+
+LAYERS = (
+    Layer("llama-3-8b", 32, 8, 128),
+    Layer("llama-3-70b-tp4", 16, 2, 128),
+    Layer("llama-3-70b-tp8", 8, 1, 128),
+    Layer("qwen3-32b", 64, 8, 128),
+    Layer("gemma-3-27b-window", 32, 16, 128, window=1024),
+    Layer("qwen3.5-27b", 24, 4, 256),
+    Layer("qwen3.8-27b-tp2", 12, 2, 256),
+    Layer("gpt-oss-120b", 64, 8, 64, sinks=True),
+    Layer("gpt-oss-120b-window", 64, 8, 64, window=128, sinks=True),
+    Layer("gemma-4-26b-sliding", 16, 8, 256, window=1024),
+    Layer("gemma-4-26b-global", 16, 2, 512),
+    Layer("gemma-4-31b-sliding", 32, 16, 256, window=1024),
+    Layer("gemma-4-31b-global", 32, 4, 512),
+    Layer("llama-2-7b", 32, 32, 128),
+    Layer("llama-3.2-1b", 32, 8, 64),
+)
+#: (batch, context): requests in a step, tokens in each one's cache.
+STEPS = (
+    (1, 512),
+    (1, 8192),
+    (1, 65536),
+    (4, 2048),
+    (8, 16384),
+    (16, 4096),
+    (32, 1024),
+    (32, 6144),
+    (64, 8192),
+    (128, 2048),
+    (256, 512),
+)
+LARGEST = 12 << 30  # bytes of one set of keys and values; more would measure nothing else
+SALT = "attnroute-held-out-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One timed shape; `request` is what a kernel is asked, `batch` requests of `context` tokens."""
+
+    layer: Layer
+    batch: int
+    context: int
+    page_size: int
+    kv_dtype: str
+
+    @property
+    def id(self) -> str:
+        """Stable name."""
+        return f"{self.layer.model}/b{self.batch}/c{self.context}/p{self.page_size}/{self.kv_dtype}"
+
+    def ask(self, sinks: str | None = None, q_dtype: str = "bf16") -> Ask:
+        """The request; `sinks` is the dtype in which the kernel wants them, if the layer has sinks."""
+        one = self.layer
+        return Ask("decode", 1, "bf16", q_dtype, self.kv_dtype, one.head_dim, one.head_dim, self.page_size, one.q_heads,
+                   one.kv_heads, (self.context,) * self.batch, window=one.window,
+                   sinks=sinks if one.sinks else None)  # fmt: skip
+
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values that a step must read: of the window where there is one."""
+        seen = self.context if self.layer.window is None else min(self.context, self.layer.window)
+        size = 1 if self.kv_dtype.startswith("fp8") else 2
+        return self.batch * seen * self.layer.kv_heads * self.layer.head_dim * 2 * size
+
+    def cache_bytes(self) -> int:
+        """Bytes of the whole cache of the batch."""
+        size = 1 if self.kv_dtype.startswith("fp8") else 2
+        return self.batch * self.context * self.layer.kv_heads * self.layer.head_dim * 2 * size
+
+    def to_json(self) -> dict[str, Any]:
+        """As a timing's request in a capture."""
+        one = self.layer
+        return {"model": one.model, "phase": "decode", "q_len": 1, "dtype": "bf16", "kv_dtype": self.kv_dtype,
+                "head_dim": one.head_dim, "q_heads": one.q_heads, "kv_heads": one.kv_heads, "page_size": self.page_size,
+                "window": one.window, "sinks": one.sinks, "layout": "NHD"}  # fmt: skip
+
+
+def shapes() -> list[Shape]:
+    """All timed shapes, in an order that spreads any prefix over models and sizes."""
+    return sorted(_shapes(), key=lambda s: _hash(s.id))
+
+
+def _shapes() -> Iterator[Shape]:
+    for layer in LAYERS:
+        for number, (batch, context) in enumerate(STEPS):
+            for kv_dtype in ("bf16", "fp8_e4m3"):
+                # the larger page for every fourth step only: it matters little, and device time is short
+                for page in (16, 64) if number % 4 == 1 else (16,):
+                    shape = Shape(layer, batch, context, page, kv_dtype)
+                    if shape.cache_bytes() <= LARGEST:
+                        yield shape
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{SALT}:{text}".encode()).digest()[:4], "big")
+
+
+def held_out(request: Mapping[str, Any], context: int) -> bool:
+    """Whether a timing is kept from fitting: a quarter of the models and of the context lengths, whole, by hash."""
+    return _hash(f"model:{request['model']}") % 4 == 0 or _hash(f"context:{context}") % 4 == 0

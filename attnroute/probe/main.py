@@ -1,0 +1,283 @@
+"""The probe as a command: `scripts/arch_probe.py` and `attnroute probe run` are this. Exit 0, 1 (contradicted) or 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnroute.errors import AttnrouteError, UsageError
+from attnroute.probe import machine, report
+from attnroute.probe.capture import SCHEMA, Journal, write_capture
+from attnroute.probe.cases import rank, uncovered
+from attnroute.probe.schedule import can_fork_after, cpu_count, journal_path, run_tasks
+from attnroute.probe.session import PRELOAD, Session, run_cases, scratch_env
+from attnroute.probe.tolerance import load_tolerances
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from attnroute.probe.case import Case
+
+QUICK_RANK, QUICK_CASES = 1, 12  # --quick: what is claimed and its edges, so many cases a kernel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of a probe run."""
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the capture here; an interrupted run goes on")
+    parser.add_argument("--quick", action="store_true", help="the telling cases only, about two minutes once compiled")
+    parser.add_argument(
+        "--kernel", action="append", default=[], metavar="NAME", help="this kernel, or KERNEL@PACKAGE; repeatable"
+    )
+    parser.add_argument(
+        "--case", action="append", default=[], metavar="ID", help="this case, or a prefix of its id; repeatable"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the cases and what the tables predict; needs no GPU with --arch"
+    )
+    parser.add_argument("--arch", metavar="ID", help="architecture (default: that of this machine's GPU)")
+    parser.add_argument("--package", action="append", default=[], metavar="NAME==VERSION",
+                        help="version of a package without metadata, or for a dry run of one that is not here")  # fmt: skip
+    parser.add_argument(
+        "--predict", type=Path, metavar="FILE", help="write the predictions here and stop; needs no GPU with --arch"
+    )
+    parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
+    parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="cases at a time on the GPU (default: by processors, at most 12)",
+    )
+    parser.add_argument("--timeout", type=float, default=150, metavar="S", help="seconds for one case (default 150)")
+    parser.add_argument(
+        "--deadline", type=float, metavar="S", help="start nothing new after so many seconds; run again to go on"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: fresh)")
+
+
+def named_packages(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME==VERSION` as a mapping; UsageError for anything else."""
+    found = {}
+    for text in texts:
+        name, mark, version = text.partition("==")
+        if not mark or not name or not version:
+            raise UsageError(f"--package {text!r}: write NAME==VERSION, such as flashinfer-python==0.7.4", code="usage")
+        found[name] = version
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the probe as the flags say; raises AttnrouteError for what a person has to mend."""
+    from attnroute.registry.registry import load_registry
+
+    registry = load_registry()
+    named = named_packages(args.package)
+    dry = args.list or args.predict is not None
+    here = None if dry and args.arch else machine.this_machine()
+    arch = (
+        registry.arch_id(args.arch)
+        if args.arch
+        else machine.arch_of(here.compute_capability, registry.catalogue["archs"])
+        if here
+        else ""
+    )
+    packages = machine.installed(registry.catalogue["packages"], named) if not (dry and named) else named
+    session = Session(registry, arch, packages, load_tolerances())
+    cases = _chosen(session, args)
+    if args.list:
+        print(report.listing(cases))
+        print(
+            f"{len(cases)} cases for {arch}; not asked: "
+            + "; ".join(f"{row} ({why})" for row, why in uncovered(registry.table(arch), packages))
+        )
+        return 0
+    if args.predict is not None:
+        write_predictions(args.predict, session, cases)
+        return 0
+    if here is None:
+        raise UsageError("a run needs this machine's own GPU; --arch goes with --list and --predict", code="usage")
+    if not packages:
+        raise machine.NoGpuError("no kernel package is installed: " + " ".join(sorted(registry.catalogue["packages"])))
+    return _run(session, here, cases, args)
+
+
+def _chosen(session: Session, args: argparse.Namespace) -> list[Case]:
+    for kernel in args.kernel:
+        if kernel.partition("@")[0] not in session.kernels:
+            from attnroute.errors import unknown_name
+
+            raise UsageError(unknown_name("kernel", kernel, session.kernels), code="unknown-kernel")
+    cases = session.cases(args.kernel, args.case)
+    if args.case and not cases:
+        raise UsageError(f"no case starts with {' or '.join(args.case)}; --list prints them", code="unknown-case")
+    return quick(cases) if args.quick else cases
+
+
+def quick(cases: Sequence[Case]) -> list[Case]:
+    """The first few cases of each kernel that are claims or their edges."""
+    counts: dict[tuple[str, str], int] = {}
+    kept = []
+    for case in cases:
+        key = (case.kernel, case.provider)
+        if rank(case) <= QUICK_RANK and counts.get(key, 0) < QUICK_CASES:
+            counts[key] = counts.get(key, 0) + 1
+            kept.append(case)
+    return kept
+
+
+def write_predictions(path: Path, session: Session, cases: Sequence[Case]) -> None:
+    """What the tables say about every case, to be committed before the hardware is asked."""
+    head = {
+        "arch": session.arch,
+        "packages": dict(session.packages),
+        "tables": session.registry.label,
+        "count": len(cases),
+    }
+    rows = ",\n  ".join(json.dumps(case.to_json()) for case in cases)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(head, indent=1)[:-2] + f',\n "cases": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    print(f"{len(cases)} predictions in {path}")
+
+
+def _run(session: Session, here: machine.Machine, cases: list[Case], args: argparse.Namespace) -> int:
+    out: Path = args.out or Path("attnroute-probe.json")
+    scratch_env(out.resolve().parent / ".attnroute-scratch")
+    end = time.monotonic() + args.deadline if args.deadline else None
+    print(
+        f"{here.gpu}, {session.arch}, driver {here.driver}; "
+        + ", ".join(f"{n} {v}" for n, v in session.packages.items())
+    )
+    why = can_fork_after(PRELOAD, _touch_device)
+    if why:
+        print(f"packages are imported anew for each case: {why}")
+    else:
+        _import_all()
+    records: list[dict[str, Any]] = []
+    if not args.time_only:
+        seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
+        jobs = args.jobs or min(12, max(2, cpu_count() - 2))
+        progress = _Progress(len(cases))
+        records = run_cases(session, cases, Journal(journal_path(out)), jobs=jobs, timeout=args.timeout, seed=seed,
+                            deadline=end, progress=progress)  # fmt: skip
+        progress.close()
+    timings, bandwidth = _timings(session, args, out, end)
+    write_capture(out, assemble(session, here, records, timings, bandwidth))
+    if records:
+        print(report.summary(records))
+    missing = 0 if args.time_only else len(cases) - len(records)
+    print(f"capture in {out}" + (f"; {missing} cases not run yet, run again to go on" if missing else ""))
+    return 1 if any(r["verdict"] == "contradicts" for r in records) else 0
+
+
+def _timings(
+    session: Session, args: argparse.Namespace, out: Path, end: float | None
+) -> tuple[list[dict[str, Any]], float | None]:
+    if not (args.time or args.time_only):
+        return [], None
+    from attnroute.probe import timing_run
+    from attnroute.probe.grid import shapes
+
+    grid = shapes()
+    builds = timing_run.build_tasks(session, grid)
+    warm = timing_run.warm_tasks(session, grid)
+    print(f"{len(grid)} shapes to time; compiling {len(builds)} modules, warming {len(warm)} kernels")
+    run_tasks(
+        [*builds, *warm],
+        {"build": max(1, cpu_count() // 2), "case": min(12, cpu_count())},
+        lambda _t, _r: None,
+        deadline=end,
+    )
+    bandwidth = timing_run.measure_bandwidth()
+    print(f"copy bandwidth {bandwidth:.0f} GB/s")
+    progress = lambda done, of: print(f"timed {done} of {of} chunks", flush=True)  # noqa: E731
+    journal = Journal(out.with_name(out.name + ".timings"))
+    return timing_run.run_timings(
+        session, grid, journal, bandwidth_gbs=bandwidth, deadline=end, progress=progress
+    ), bandwidth
+
+
+def assemble(
+    session: Session,
+    here: machine.Machine,
+    records: Sequence[Mapping[str, Any]],
+    timings: Sequence[Mapping[str, Any]],
+    bandwidth: float | None,
+) -> dict[str, Any]:
+    """The capture as DESIGN names its fields."""
+    return {
+        "schema": SCHEMA,
+        "gpu": here.gpu,
+        "arch": session.arch,
+        "driver": here.driver,
+        "cuda": here.cuda,
+        "torch": here.torch,
+        "packages": dict(session.packages),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "bandwidth_gbs": bandwidth,
+        "cases": list(records),
+        "timings": list(timings),
+    }
+
+
+def _touch_device() -> None:
+    import torch
+
+    torch.zeros(1, device="cuda").add_(1).item()
+
+
+def _import_all() -> None:
+    import contextlib
+    import importlib
+
+    for name in PRELOAD:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+class _Progress:
+    """One line that is rewritten on a terminal, and a line now and then where there is none."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.tty, self.last = total, sys.stderr.isatty(), 0.0
+        self.counts: dict[str, int] = {}
+
+    def __call__(self, entry: Mapping[str, Any], done: int, of: int) -> None:
+        self.counts[entry["outcome"]] = self.counts.get(entry["outcome"], 0) + 1
+        now = time.monotonic()
+        if now - self.last < (0.2 if self.tty else 10.0) and done != of:
+            return
+        self.last = now
+        bar = "#" * (24 * done // max(of, 1))
+        counted = " ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
+        text = f"[{bar:<24}] {done}/{of}  {counted}"
+        print(f"\r{text[:100]:<100}" if self.tty else text, end="" if self.tty else "\n", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Ends the line."""
+        if self.tty:
+            print(file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parses and runs; every failure is one clear line and exit code 2."""
+    parser = argparse.ArgumentParser(
+        prog="arch_probe", description="Asks this machine's GPU whether the tables are true."
+    )
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        return run(args)
+    except AttnrouteError as error:
+        print(f"arch_probe: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "arch_probe: interrupted; finished cases are kept, run again with the same --out to go on", file=sys.stderr
+        )
+        return 2

@@ -1,0 +1,89 @@
+"""What the tables say about a case, written down before the hardware is asked, and what its answer then means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnroute.dispatch.group import KVGroup
+from attnroute.dispatch.route import route
+from attnroute.probe.case import SILENT, Ask, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from attnroute.registry.registry import Registry
+
+#: How an answer relates to the prediction. Only `contradicts` makes the tables wrong.
+VERDICTS = ("agrees", "contradicts", "surprise", "news", "silent")
+
+
+def group_of(ask: Ask) -> KVGroup:
+    """The KV-cache group whose request the case asks. Its dtype is what the kernel is given, so that a cast shows."""
+    return KVGroup(
+        "case",
+        ask.head_dim,
+        ask.q_heads,
+        ask.kv_heads,
+        head_dim_v=ask.head_dim_v,
+        dtype=ask.q_dtype,
+        kv_dtype=ask.kv_dtype,
+        sliding_window=ask.window,
+        softcap=ask.softcap,
+        sinks=ask.sinks or False,
+        causal=ask.causal,
+    )
+
+
+def predict(
+    registry: Registry, arch: str, packages: Mapping[str, str], case: Case
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(`status`, `code`, `outcome`, `row` as the tables have them; the obligations of the row that accepts)."""
+    ask = case.ask
+    level = None if not ask.graph else "uniform1" if ask.q_len == 1 else "uniform"
+    decision = route(
+        group_of(ask),
+        arch,
+        {case.provider: packages[case.provider]},
+        phase=ask.phase,
+        q_len=ask.q_len or None,
+        page_size=ask.page_size,
+        lse=ask.lse,
+        storage=ask.storage,
+        layout=ask.layout,
+        cuda_graph=level,
+        registry=registry,
+    )
+    answer = decision.candidate(case.kernel, case.provider)
+    if answer is None:
+        return {"status": "not-considered", "code": None, "outcome": None, "row": None}, ()
+    status = "accepted" if answer.accepted else answer.status
+    why = answer.why[0] if answer.why else None
+    outcome = "ok" if status == "accepted" else None
+    if status == "known-wrong" and why is not None:
+        outcome = why.message.partition(":")[0]
+    return {"status": status, "code": why.code if why else None, "outcome": outcome, "row": answer.row}, answer.calls
+
+
+def predicted_cases(registry: Registry, arch: str, packages: Mapping[str, str], cases: Iterable[Case]) -> list[Case]:
+    """The cases with their predictions filled in."""
+    return [case.with_prediction(*predict(registry, arch, packages, case)) for case in cases]
+
+
+def verdict(predicted: Mapping[str, Any], outcome: str) -> str:
+    """What the hardware's answer means for the tables.
+
+    `surprise`: outside what the tables claim, it works, or it fails without the package refusing; or a known failure
+    shows differently (a read past the end need not crash). `news`: the tables say nothing. `silent`: no answer came.
+    """
+    status = predicted.get("status")
+    if outcome in SILENT or status == "not-considered":
+        return "silent"
+    if status == "accepted":
+        return "agrees" if outcome == "ok" else "contradicts"
+    if status == "known-wrong":
+        if outcome == predicted.get("outcome"):
+            return "agrees"
+        return "contradicts" if outcome == "ok" and predicted.get("outcome") != "faults" else "surprise"
+    if status == "rejected":
+        return "agrees" if outcome in ("raises", "build-fails") else "surprise"
+    return "news"

@@ -1,0 +1,218 @@
+"""Many processes, one a task: forked from this one, which has imported the packages but never touched a device.
+
+A task that crashes, hangs or poisons its CUDA context takes nothing else with it. Tasks that need a compiled module
+wait for its build; builds and cases run side by side, each within its own number of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnroute.probe.outcome import classify, signal_words, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+Result = dict[str, Any]
+PAUSE = 0.02
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work for one process. `kind` is `build` or `case`; `needs` names tasks that must have succeeded before."""
+
+    id: str
+    kind: str
+    work: Callable[[], Result]
+    timeout: float
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass
+class _Child:
+    task: Task
+    pid: int
+    pipe: int
+    started: float
+
+
+def _child(task: Task, pipe: int) -> None:
+    """The forked process: does the work, writes one JSON object, ends without running anybody's exit handlers."""
+    os.setsid()
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(quiet, stream)
+    try:
+        result = task.work()
+    except BaseException as error:  # noqa: BLE001 - the parent wants to know, whatever it was
+        result = {"outcome": classify(error), "message": words(error)}
+    data = json.dumps(result).encode()
+    while data:
+        data = data[os.write(pipe, data) :]
+    os._exit(0)
+
+
+def _start(task: Task) -> _Child:
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _child(task, writing)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    return _Child(task, pid, reading, time.monotonic())
+
+
+def _finish(child: _Child, status: int) -> Result:
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while chunk := os.read(child.pipe, 1 << 16):
+            data += chunk
+    os.close(child.pipe)
+    if os.WIFSIGNALED(status):
+        return {"outcome": "faults", "message": signal_words(os.WTERMSIG(status))}
+    try:
+        result: Result = json.loads(data)
+    except ValueError:
+        result = {"outcome": "faults", "message": f"the process ended with code {os.WEXITSTATUS(status)} and no answer"}
+    return result
+
+
+def _kill(child: _Child) -> None:
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(child.pid, signal.SIGKILL)
+
+
+def run_tasks(
+    tasks: Iterable[Task],
+    slots: Mapping[str, int],
+    on_done: Callable[[Task, Result], None],
+    *,
+    deadline: float | None = None,
+    on_tick: Callable[[int, int, int], None] | None = None,
+) -> int:
+    """Runs all tasks, `slots[kind]` of a kind at a time, in the order given. Returns how many were not started.
+
+    `on_done` gets each result as it comes. A task whose need failed is not run: it ends as `build-fails` with that
+    message. After `deadline` (time.monotonic) nothing new starts, and what still runs then ends as `timeout`.
+    """
+    waiting = list(tasks)
+    failed: dict[str, str] = {}
+    done: set[str] = set()
+    running: list[_Child] = []
+    try:
+        while waiting or running:
+            if deadline is not None and time.monotonic() >= deadline and waiting:
+                break
+            waiting = _launch(waiting, running, slots, done, failed, on_done)
+            for child, result in _reap(running, deadline):
+                done.add(child.task.id)
+                if result.get("outcome") != "ok":
+                    failed[child.task.id] = str(result.get("message", ""))
+                on_done(child.task, result)
+            if on_tick is not None:
+                on_tick(len(waiting), *(sum(c.task.kind == kind for c in running) for kind in ("build", "case")))
+            time.sleep(PAUSE)
+        while running:
+            for child, result in _reap(running, deadline):
+                on_done(child.task, result)
+            time.sleep(PAUSE)
+    finally:
+        for child in running:
+            _kill(child)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
+    return len(waiting)
+
+
+def _launch(
+    waiting: list[Task],
+    running: list[_Child],
+    slots: Mapping[str, int],
+    done: set[str],
+    failed: Mapping[str, str],
+    on_done: Callable[[Task, Result], None],
+) -> list[Task]:
+    """Starts what has its needs and a free slot; returns what still waits."""
+    free = {kind: count - sum(c.task.kind == kind for c in running) for kind, count in slots.items()}
+    left = []
+    for task in waiting:
+        broken = next((need for need in task.needs if need in failed), None)
+        if broken is not None:
+            done.add(task.id)
+            on_done(task, {"outcome": "build-fails", "error": None, "message": failed[broken]})
+        elif task.needs <= done and free.get(task.kind, 0) > 0:
+            free[task.kind] -= 1
+            running.append(_start(task))
+        else:
+            left.append(task)
+    return left
+
+
+def _reap(running: list[_Child], deadline: float | None) -> list[tuple[_Child, Result]]:
+    """Children that ended or were ended for their time, taken out of `running`."""
+    ended = []
+    now = time.monotonic()
+    for child in list(running):
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        limit = child.started + child.task.timeout
+        if pid:
+            running.remove(child)
+            ended.append((child, _finish(child, status)))
+        elif now > (limit if deadline is None else min(limit, deadline + 5)):
+            _kill(child)
+            os.waitpid(child.pid, 0)
+            os.close(child.pipe)
+            running.remove(child)
+            ended.append(
+                (child, {"outcome": "timeout", "error": None, "message": f"no answer in {now - child.started:.0f} s"})
+            )
+    return ended
+
+
+def cpu_count() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def can_fork_after(imports: Iterable[str], device_check: Callable[[], None], *, timeout: float = 120) -> str:
+    """Empty if a process may import `imports`, fork, and use the device in the child; else the reason why not.
+
+    Some packages touch the device on import, after which a forked child cannot. Tried in a child of its own.
+    """
+    names = tuple(imports)
+
+    def check() -> Result:
+        device_check()
+        return {"outcome": "ok"}
+
+    def work() -> Result:
+        import importlib
+
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        answers: list[Result] = []
+        inner = Task("inner", "case", check, timeout / 2)
+        run_tasks([inner], {"case": 1}, lambda _task, result: answers.append(result))
+        return answers[0]
+
+    answers: list[Result] = []
+    run_tasks([Task("outer", "case", work, timeout)], {"case": 1}, lambda _task, result: answers.append(result))
+    return "" if answers[0]["outcome"] == "ok" else str(answers[0].get("message"))
+
+
+def journal_path(out: Path) -> Path:
+    """Where finished cases are kept until the report is whole."""
+    return out.with_name(out.name + ".journal")

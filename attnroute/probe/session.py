@@ -1,0 +1,182 @@
+"""A probe session: the tables, the packages at hand, and the tasks that ask the GPU about each case."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attnroute.launch.bind import launcher_for, launcher_name
+from attnroute.launch.errors import LaunchError
+from attnroute.probe.cases import cases_for
+from attnroute.probe.predict import predicted_cases, verdict
+from attnroute.probe.run_case import limits_for, run_case
+from attnroute.probe.schedule import Result, Task, cpu_count, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from attnroute.launch.base import Launcher
+    from attnroute.launch.problem import Limits, Module
+    from attnroute.probe.capture import Journal
+    from attnroute.probe.case import Case
+    from attnroute.probe.tolerance import Tolerances
+    from attnroute.registry.registry import Registry
+
+#: Modules that every case imports; imported once before forking where that leaves the device alone.
+PRELOAD = ("torch", "flashinfer", "flash_attn.cute.interface", "vllm.vllm_flash_attn.flash_attn_interface",
+           "vllm.vllm_flash_attn.cute.interface")  # fmt: skip
+BUILD_TIMEOUT, BUILD_JOBS = 900.0, 2
+
+
+@dataclass(frozen=True)
+class Session:
+    """What stays the same over a run."""
+
+    registry: Registry
+    arch: str
+    packages: Mapping[str, str]
+    tolerances: Tolerances
+
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """The catalogue's kernels."""
+        found: Mapping[str, Any] = self.registry.catalogue["kernels"]
+        return found
+
+    def has_launcher(self, kernel: str, provider: str) -> bool:
+        """Whether the catalogue names a launcher, and the launcher's package is one we could ask."""
+        try:
+            launcher_name(kernel, provider, self.kernels)
+        except LaunchError:
+            return False
+        return True
+
+    def cases(self, kernels: Iterable[str] = (), ids: Iterable[str] = ()) -> list[Case]:
+        """Cases with predictions, most telling first; narrowed to kernels and ids (a prefix is enough) where given."""
+        wanted, names = tuple(ids), tuple(kernels)
+        found = cases_for(self.registry.table(self.arch), self.packages, tiles=self.tolerances.key_tiles)
+        found = [c for c in found if self.has_launcher(c.kernel, c.provider)]
+        if names:
+            found = [c for c in found if c.kernel in names or f"{c.kernel}@{c.provider}" in names]
+        if wanted:
+            found = [
+                c for c in found if any(c.id.startswith(w) or c.id.partition("/")[2].startswith(w) for w in wanted)
+            ]
+        return predicted_cases(self.registry, self.arch, self.packages, found)
+
+    def make(self, case: Case, limits: Limits) -> Launcher:
+        """The launcher of a case, with the obligations of its row."""
+        return launcher_for(
+            launcher_name(case.kernel, case.provider, self.kernels),
+            case.provider,
+            case.ask.problem(),
+            limits,
+            case.calls,
+        )
+
+    def modules(self, case: Case) -> tuple[Module, ...]:
+        """What the case needs compiled. None where the package refuses to say: the case itself will show why."""
+        try:
+            return self.make(case, limits_for(case.ask, "cuda")).modules()
+        except Exception:  # noqa: BLE001 - asked again, and recorded, when the case runs
+            return ()
+
+
+def build(module: Module, jobs: int = BUILD_JOBS) -> Result:
+    """Compiles one module in this process. The compiler's first error is the message if it fails."""
+    os.environ["MAX_JOBS"] = str(jobs)
+    if not module.ready():
+        module.build()
+    return {"outcome": "ok"}
+
+
+def build_task(module: Module) -> Task:
+    """The task that compiles a module."""
+    return Task(module.name, "build", partial(build, module), BUILD_TIMEOUT)
+
+
+def correctness_tasks(
+    session: Session,
+    cases: Iterable[Case],
+    *,
+    timeout: float,
+    seed: int,
+    make: Callable[[Case, Limits], Launcher] | None = None,
+    device: str = "cuda",
+) -> list[Task]:
+    """A task for each module still to be compiled, and one for each case, which waits for its modules."""
+    builds: dict[str, Task] = {}
+    runs = []
+    for number, case in enumerate(cases):
+        needs = set()
+        for module in session.modules(case) if make is None else ():
+            if module.name in builds or not module.ready():
+                needs.add(module.name)
+                builds.setdefault(module.name, build_task(module))
+        work = partial(run_case, case, make or session.make, session.tolerances, device=device, seed=seed + 2 * number)
+        runs.append(Task(case.id, "case", work, timeout, frozenset(needs)))
+    return [*builds.values(), *runs]
+
+
+def record(case: Case, result: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """A case as the capture holds it."""
+    return {
+        "id": case.id,
+        "kernel": case.kernel,
+        "provider": case.provider,
+        "version": version,
+        "request": case.ask.to_json(),
+        "outcome": result["outcome"],
+        "error": result.get("error"),
+        "tolerance": result.get("tolerance"),
+        "message": result.get("message", ""),
+        "seconds": result.get("seconds"),
+        "why": list(case.why),
+        "predicted": dict(case.predicted),
+        "verdict": verdict(case.predicted, result["outcome"]),
+    }
+
+
+def run_cases(
+    session: Session,
+    cases: list[Case],
+    journal: Journal,
+    *,
+    jobs: int,
+    timeout: float,
+    seed: int,
+    deadline: float | None = None,
+    progress: Callable[[dict[str, Any], int, int], None] | None = None,
+    make: Callable[[Case, Limits], Launcher] | None = None,
+    device: str = "cuda",
+) -> list[dict[str, Any]]:
+    """Asks every case that the journal does not answer yet, and returns all records in the order of the cases."""
+    known = journal.read()
+    todo = {case.id: case for case in cases if case.id not in known}
+    tasks = correctness_tasks(session, todo.values(), timeout=timeout, seed=seed, make=make, device=device)
+    finished = 0
+
+    def done(task: Task, result: Result) -> None:
+        nonlocal finished
+        if task.kind != "case":
+            return
+        finished += 1
+        case = todo[task.id]
+        entry = record(case, result, session.packages[case.provider])
+        known[case.id] = entry
+        journal.append(entry)
+        if progress is not None:
+            progress(entry, finished, len(todo))
+
+    run_tasks(tasks, {"build": max(1, cpu_count() // BUILD_JOBS), "case": jobs}, done, deadline=deadline)
+    return [known[case.id] for case in cases if case.id in known]
+
+
+def scratch_env(folder: Path) -> None:
+    """Keeps what the packages compile in-process on disk, so that one process's work serves the next."""
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder / "cute"))
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

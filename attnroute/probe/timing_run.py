@@ -1,0 +1,165 @@
+"""Times the grid: a few processes one after another, alone on the GPU, each shape in two of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attnroute.dispatch.group import KVGroup
+from attnroute.dispatch.route import route
+from attnroute.launch.bind import launcher_for, launcher_name
+from attnroute.launch.problem import Limits
+from attnroute.probe.schedule import Result, Task, run_tasks
+from attnroute.probe.timing import FLUSH_BYTES, Entry, Sets, TimingFaultError, copy_bandwidth, time_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from attnroute.launch.base import Launcher
+    from attnroute.probe.capture import Journal
+    from attnroute.probe.grid import Shape
+    from attnroute.probe.session import Session
+
+PASSES = (1, 2)
+CHUNK = 16
+CHUNK_TIMEOUT = 240.0
+#: Steps (batch, context) at which a kernel compiled in the process is compiled beforehand: split and not split.
+WARM_STEPS = ((1, 8192), (128, 2048))
+
+
+def entries_for(session: Session, shape: Shape) -> list[Entry]:
+    """The kernels that the tables accept for a shape and that have a launcher, each with the query dtype it reads."""
+    layer = shape.layer
+    group = KVGroup("timed", layer.head_dim, layer.q_heads, layer.kv_heads, dtype="bf16", kv_dtype=shape.kv_dtype,
+                    sliding_window=layer.window, sinks=layer.sinks)  # fmt: skip
+    decision = route(group, session.arch, dict(session.packages), phase="decode", page_size=shape.page_size,
+                     layout="NHD", cuda_graph="uniform1", registry=session.registry)  # fmt: skip
+    found = []
+    for answer in sorted(decision.candidates, key=lambda c: (c.kernel, c.provider)):
+        if answer.accepted and session.has_launcher(answer.kernel, answer.provider):
+            row = next(r for r in session.registry.table(session.arch).rows if r.id == answer.row)
+            sinks = row.features.get("sinks")
+            dtype = str(sinks[0]) if isinstance(sinks, (list, tuple)) else "fp32"
+            ask = shape.ask(dtype, answer.q_dtype or "bf16")
+            found.append(Entry(answer.kernel, answer.provider, ask, answer.calls))
+    return found
+
+
+def maker(session: Session) -> Callable[[Entry, Limits], Launcher]:
+    """Launchers for entries."""
+
+    def make(entry: Entry, limits: Limits) -> Launcher:
+        name = launcher_name(entry.kernel, entry.provider, session.kernels)
+        return launcher_for(name, entry.provider, entry.ask.problem(), limits, entry.calls)
+
+    return make
+
+
+def build_tasks(session: Session, shapes: Iterable[Shape]) -> list[Task]:
+    """Modules that the grid still needs compiled."""
+    from attnroute.probe.session import build_task
+
+    builds: dict[str, Task] = {}
+    for shape in shapes:
+        for entry in entries_for(session, shape):
+            for module in maker(session)(entry, Limits(shape.batch, shape.context)).modules():
+                if not module.ready():
+                    builds.setdefault(module.name, build_task(module))
+    return list(builds.values())
+
+
+def warm_tasks(session: Session, shapes: Iterable[Shape]) -> list[Task]:
+    """One run, in parallel, of each kernel that compiles in the process: its cache on disk then serves the timing."""
+    tasks = []
+    for shape in shapes:
+        if (shape.batch, shape.context) in WARM_STEPS:
+            for entry in entries_for(session, shape):
+                if not maker(session)(entry, Limits(shape.batch, shape.context)).modules():
+                    name = f"{entry.kernel}@{entry.provider}/{shape.id}"
+                    tasks.append(Task(name, "case", partial(_warm, session, shape, entry), CHUNK_TIMEOUT))
+    return tasks
+
+
+def _warm(session: Session, shape: Shape, entry: Entry) -> Result:
+    from attnroute.launch.dtypes import torch_dtype
+
+    sets = Sets(shape, "cuda", 0)
+    launcher = maker(session)(entry, Limits(shape.batch, shape.context))
+    launcher.plan(sets.batch())
+    sinks = None if entry.ask.sinks is None else sets.sinks.to(torch_dtype(entry.ask.sinks))
+    launcher.run(sets.q[0].to(torch_dtype(entry.ask.q_dtype)), sets.kv[0], sinks=sinks)
+    return {"outcome": "ok"}
+
+
+def measure_bandwidth() -> float:
+    """GB/s of a large copy, in a process of its own."""
+    answers: list[Result] = []
+
+    def work() -> Result:
+        return {"outcome": "ok", "gbs": round(copy_bandwidth(), 1)}
+
+    run_tasks([Task("bandwidth", "case", work, 120)], {"case": 1}, lambda _task, result: answers.append(result))
+    return float(answers[0].get("gbs", 0.0))
+
+
+def run_timings(
+    session: Session,
+    shapes: Sequence[Shape],
+    journal: Journal,
+    *,
+    bandwidth_gbs: float,
+    deadline: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """All timings: those the journal holds, then each missing (pass, shape). A fault costs its chunk a retry."""
+    for _ in range(4):
+        known = journal.read()
+        todo = [(p, s) for start in range(0, len(shapes), CHUNK) for p in PASSES for s in shapes[start : start + CHUNK]
+                if f"{p}/{s.id}" not in known]  # fmt: skip
+        if not todo:
+            break
+        chunks = [todo[start : start + CHUNK] for start in range(0, len(todo), CHUNK)]
+        tasks = [
+            Task(f"chunk-{n}", "case", partial(_chunk, session, chunk, journal, bandwidth_gbs), CHUNK_TIMEOUT)
+            for n, chunk in enumerate(chunks)
+        ]
+        finished: list[str] = []
+
+        def done(task: Task, _result: Result, finished: list[str] = finished, of: int = len(chunks)) -> None:
+            finished.append(task.id)
+            if progress is not None:
+                progress(len(finished), of)
+
+        if run_tasks(tasks, {"case": 1}, done, deadline=deadline):
+            break
+    return [timing for entry in journal.read().values() for timing in entry["timings"]]
+
+
+def _chunk(session: Session, todo: Sequence[tuple[int, Shape]], journal: Journal, bandwidth_gbs: float) -> Result:
+    """One process: its shapes one after another, each recorded as soon as it is timed."""
+    import torch
+
+    flush = torch.empty((FLUSH_BYTES,), dtype=torch.uint8, device="cuda")
+    for _ in range(4000):  # the clocks have to come up before the first number counts
+        flush.fill_(1)
+    for number, shape in todo:
+        try:
+            records = time_shape(shape, entries_for(session, shape), maker(session), flush=flush, seed=number)
+        except TimingFaultError as fault:
+            journal.append(_entry(shape, number, fault.records, bandwidth_gbs))
+            raise
+        journal.append(_entry(shape, number, records, bandwidth_gbs))
+    return {"outcome": "ok"}
+
+
+def _entry(shape: Shape, number: int, records: Sequence[dict[str, Any]], bandwidth_gbs: float) -> dict[str, Any]:
+    floor = round(shape.kv_bytes() / (bandwidth_gbs * 1e3), 2) if bandwidth_gbs else None
+    common = {
+        "request": shape.to_json(),
+        "batch": shape.batch,
+        "context": shape.context,
+        "pass": number,
+        "floor_us": floor,
+    }
+    timings = [{"kernel": r["kernel"], "provider": r["provider"], **common, **r} for r in records]
+    return {"id": f"{number}/{shape.id}", "timings": timings}
