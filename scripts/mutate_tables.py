@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 Path_ = tuple[str | int, ...]
 #: Keys whose values are texts without a rule of their own.
 ID_LISTS = ("call", "compiles", "kinds", "when", "phase", "storage", "layout", "kind", "from", "to")
+ENGINE_IDS = (
+    *("facts", "derived", "resolve", "kv_dtypes", "packs", "backends", "constants", "spec_kinds", "state_backends"),
+    "own_packing",
+)
 RANGE = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?\Z")
 VERSIONS = re.compile(r"(\d[\w.]*?)\.\.(\d[\w.]*)?\Z")
 
@@ -64,36 +68,38 @@ class Mutant:
     new: str
 
     def __str__(self) -> str:
-        where = "/".join(map(str, self.spot.path))
-        return f"{self.spot.file}:{self.spot.line}:{self.spot.col}: {self.kind}: {self.spot.text!r} -> {self.new} ({where})"
+        spot, path = self.spot, "/".join(map(str, self.spot.path))
+        return f"{spot.file}:{spot.line}:{spot.col}: {self.kind}: {spot.text!r} -> {self.new} ({path})"
 
 
 def spots(file: str, text: str) -> list[Spot]:
     """All scalars of a file, by the parser's own events."""
     import yaml
 
-    events = iter(yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader))
+    loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    events: Iterator[Any] = iter(yaml.parse(text, Loader=loader))
     found: list[Spot] = []
 
     def spot(event: Any, path: Path_, key: bool, before: tuple[str, ...]) -> None:
         start, end = event.start_mark, event.end_mark
         stop = start.index + len(text[start.index : end.index].rstrip())
-        found.append(Spot(file, path, key, start.index, stop, start.line + 1, start.column + 1, event.value, before))
+        line, col = start.line + 1, start.column + 1
+        found.append(Spot(file, path, key, start.index, stop, line, col, event.value, before))
 
     def walk(event: Any, path: Path_) -> None:
         if isinstance(event, yaml.ScalarEvent):
             spot(event, path, False, ())
         elif isinstance(event, yaml.SequenceStartEvent):
             index = 0
-            while not isinstance(event := next(events), yaml.SequenceEndEvent):
-                walk(event, (*path, index))
+            while not isinstance(item := next(events), yaml.SequenceEndEvent):
+                walk(item, (*path, index))
                 index += 1
         elif isinstance(event, yaml.MappingStartEvent):
             keys: list[str] = []
-            while not isinstance(event := next(events), yaml.MappingEndEvent):
-                spot(event, (*path, event.value), True, tuple(keys))
-                keys.append(event.value)
-                walk(next(events), (*path, event.value))
+            while not isinstance(item := next(events), yaml.MappingEndEvent):
+                spot(item, (*path, item.value), True, tuple(keys))
+                keys.append(item.value)
+                walk(next(events), (*path, item.value))
 
     for event in events:
         if isinstance(event, yaml.MappingStartEvent):
@@ -122,18 +128,31 @@ def _key(spot: Spot) -> Iterator[tuple[str, str]]:
 
 def _defines(spot: Spot) -> bool:
     """Whether the key is an id defined here, so that another name is no fault in this place."""
-    named = {"kernels.yaml": "kernels", "packages.yaml": "packages", "reasons.yaml": "reasons", "calls.yaml": "calls"}
-    return len(spot.path) == 2 and spot.path[0] == named.get(spot.file)
+    if spot.file.startswith("engines/"):
+        return len(spot.path) == 2 and spot.path[0] in ENGINE_IDS
+    return len(spot.path) == 2 and spot.path[0] == spot.file.removesuffix(".yaml")
+
+
+def _untyped(spot: Spot) -> bool:
+    """Whether any value may stand here: an engine's conditions and rules compare with what its facts hold."""
+    if not spot.file.startswith("engines/"):
+        return False
+    open_ended = {"when", "asked", "with", "not", "any"} & set(spot.path) or spot.path[-1] == "use"
+    return bool(open_ended) or (spot.path[0] in ("defaults", "backends") and not {"source", "text"} & set(spot.path))
 
 
 def _value(spot: Spot) -> Iterator[tuple[str, str]]:
-    yield "mapping", "{zz: 1}"
-    yield "nothing", "null"
+    untyped = _untyped(spot)
+    yield ("empty mapping", "{}") if untyped else ("mapping", "{zz: 1}")
+    if not untyped and not (spot.file.startswith("engines/") and spot.path[-1] in ("bytes", "dtype", "threshold")):
+        yield "nothing", "null"
     yield "octal", "010"
     yield "base 60", "1:30"
     yield "anchor", "&zz 1"
     yield "tag", "!!str zz"
     last = next((step for step in reversed(spot.path) if isinstance(step, str)), "")
+    if untyped:
+        return
     if re.match(r"\d+\Z|any\Z|\d+\.\.", spot.text) and last not in ("package", "seen"):
         yield "negative", "-3"
         yield "truth value", "true"

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnroute.registry import schema_defs as d
 from attnroute.registry.dims import DIMENSIONS, DTYPES, FEATURE_WORDS, KINDS, PHASES
+from attnroute.registry.schema_engine import engine
 
 Schema = dict[str, Any]
 NAMES = ("arch", "kernels", "packages", "reasons", "calls", "engine", "lint", "capture")
@@ -208,17 +209,6 @@ def lint() -> Schema:
     listing: Schema = {"description": "Exceptions; one that matches nothing is an error.", "type": "array"}
     listing |= {"items": d.mapping("One exception.", entry, ("rule", "at", "why"))}
     return d.mapping("Exceptions from lint rules.", {"exceptions": listing}, ("exceptions",))
-
-
-def engine() -> Schema:
-    """capabilities/engines/NAME.yaml: identity here; the rest is described where the engine is read."""
-    properties = {
-        "engine": d.text("Id of the engine; the same as the file's stem.", d.KERNEL_ID, "is no id, such as vllm"),
-        "distribution": d.text("The distribution.", d.DISTRIBUTION, _DISTRIBUTION),
-        "version": d.text("The version that the file describes.", d.VERSION, "is no version, such as 0.33.0"),
-    }
-    found = d.mapping("What an engine adds to its kernels.", properties, ("engine", "distribution", "version"))
-    return found | {"additionalProperties": {"description": "Backends, priorities, pages, gates and rules."}}
 
 
 def capture() -> Schema:

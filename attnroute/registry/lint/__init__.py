@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attnroute.registry.lint import (
     catalogue,
     dead,
+    engines,
     evidence,
     gaps,
     names,
@@ -44,4 +45,5 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     traps.check,
     gaps.check,
     preference.check,
+    engines.check,
 )
