@@ -1,4 +1,4 @@
-"""One block size for all layers: hybrid models, mixed KV dtypes, a sliding-window layer's own block."""
+"""One block size for all layers: hybrid models, mixed KV dtypes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from . import blocks, draws, specs, world
+from . import blocks, specs, world
 from .record import Piece
 
 PLATFORM = "platforms.interface:Platform"
@@ -55,7 +55,10 @@ def _prepare(i: dict[str, Any]) -> tuple[Any, list[Any]]:
 
 def _result(config: Any) -> dict[str, Any]:
     cache = config.cache_config
-    return {k: getattr(cache, k) for k in ("block_size", "mamba_block_size", "mamba_page_size_padded", "skip_page_size_padded")}
+    return {
+        k: getattr(cache, k)
+        for k in ("block_size", "mamba_block_size", "mamba_page_size_padded", "skip_page_size_padded")
+    }
 
 
 def hybrid_run(i: dict[str, Any]) -> Any:
@@ -85,16 +88,31 @@ def draw_states(rng: random.Random) -> list[dict[str, Any]]:
     return found
 
 
-def _kv_for(rng: random.Random) -> tuple[str, str]:
+def kv_for(rng: random.Random) -> tuple[str, str]:
     """A KV dtype and a backend that packs it."""
-    kv = rng.choice(["auto", "auto", "auto", "bfloat16", "fp8", "fp8_e4m3", "nvfp4", "int8_per_token_head", "fp8_per_token_head",
-                     "int4_per_token_head", "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc"])  # fmt: skip
+    kv = rng.choice(
+        [
+            "auto",
+            "auto",
+            "auto",
+            "bfloat16",
+            "fp8",
+            "fp8_e4m3",
+            "nvfp4",
+            "int8_per_token_head",
+            "fp8_per_token_head",
+            "int4_per_token_head",
+            "turboquant_k8v4",
+            "turboquant_4bit_nc",
+            "turboquant_k3v4_nc",
+        ]
+    )
     return kv, specs.kernel_backend(kv, rng)
 
 
 def draw_common(rng: random.Random) -> dict[str, Any]:
     """Model, KV dtype, backends."""
-    kv, first = _kv_for(rng)
+    kv, first = kv_for(rng)
     heads = rng.choice([1, 2, 4, 8, 8, 16])
     i: dict[str, Any] = {
         "cc": rng.choice(["8.0", "9.0", "10.0", "10.0", "11.0", "12.0"]),
@@ -138,28 +156,70 @@ def hybrid_edges() -> Iterable[dict[str, Any]]:
     small: list[int | str] = [16, 32, 64]
     for block, kv in itertools.product([16, 32, 64, 128, 256], ["auto", "fp8", "nvfp4", "int8_per_token_head"]):
         backend = "FLASHINFER" if kv != "int8_per_token_head" else "TRITON_ATTN"
-        for others in ([], [{"name": "FLASH_ATTN"}], [{"name": "B1", "sizes": ["16../16"]}], [{"name": "B1", "sizes": [128]}]):
+        for others in (
+            [],
+            [{"name": "FLASH_ATTN"}],
+            [{"name": "B1", "sizes": ["16../16"]}],
+            [{"name": "B1", "sizes": [128]}],
+        ):
             yield {**QWEN_MODEL, "block_size": block, "cache_dtype": kv, "backends": [{"name": backend}, *others]}
-            yield {**QWEN_MODEL, "block_size": block, "cache_dtype": kv, "backends": [{"name": backend}, *others], "mamba_cache_mode": "align",
-                   "checkpoint_alignments": [64]}  # fmt: skip
+            yield {
+                **QWEN_MODEL,
+                "block_size": block,
+                "cache_dtype": kv,
+                "backends": [{"name": backend}, *others],
+                "mamba_cache_mode": "align",
+                "checkpoint_alignments": [64],
+            }
     bf16 = {"shapes": [[18, 10240], [48, 128, 128]], "state_dtypes": ["bf16", "bf16"]}
     yield {**QWEN_MODEL, "states": [bf16], "backends": [{"name": "B0", "sizes": small}]}
     # A state whose bytes are exactly a whole number of aligned blocks: no padding.
-    yield {**QWEN_MODEL, "states": [{"shapes": [[832, 2048]], "state_dtypes": ["bf16"]}], "backends": [{"name": "B0", "sizes": small}]}
-    yield {**QWEN_MODEL, "states": [{"shapes": [[832, 2048]], "state_dtypes": ["bf16"]}], "backends": [{"name": "B0", "sizes": small}],
-           "mamba_page_size_padded": 3407872}  # fmt: skip
-    yield {**QWEN_MODEL, "states": [{"shapes": [[0, 16]], "state_dtypes": ["bf16"]}], "backends": [{"name": "B0", "sizes": small}]}
+    yield {
+        **QWEN_MODEL,
+        "states": [{"shapes": [[832, 2048]], "state_dtypes": ["bf16"]}],
+        "backends": [{"name": "B0", "sizes": small}],
+    }
+    yield {
+        **QWEN_MODEL,
+        "states": [{"shapes": [[832, 2048]], "state_dtypes": ["bf16"]}],
+        "backends": [{"name": "B0", "sizes": small}],
+        "mamba_page_size_padded": 3407872,
+    }
+    yield {
+        **QWEN_MODEL,
+        "states": [{"shapes": [[0, 16]], "state_dtypes": ["bf16"]}],
+        "backends": [{"name": "B0", "sizes": small}],
+    }
     yield {**QWEN_MODEL, "backends": [{"name": "FLASHINFER"}], "mamba_page_size_padded": 3407872}
     for skip in (False, True):
-        yield {**QWEN_MODEL, "cache_dtype": "turboquant_k8v4", "backends": [{"name": "TURBOQUANT"}], "skip_layers": skip}
-        yield {**QWEN_MODEL, "cache_dtype": "ultraquant_4bit", "backends": [{"name": "B0", "sizes": small}], "skip_layers": skip}
-    yield {**QWEN_MODEL, "use_mla": True, "model_head_size": 576, "model_kv_heads": 1, "backends": [{"name": "FLASHINFER_MLA"}]}
+        yield {
+            **QWEN_MODEL,
+            "cache_dtype": "turboquant_k8v4",
+            "backends": [{"name": "TURBOQUANT"}],
+            "skip_layers": skip,
+        }
+        yield {
+            **QWEN_MODEL,
+            "cache_dtype": "ultraquant_4bit",
+            "backends": [{"name": "B0", "sizes": small}],
+            "skip_layers": skip,
+        }
+    yield {
+        **QWEN_MODEL,
+        "use_mla": True,
+        "model_head_size": 576,
+        "model_kv_heads": 1,
+        "backends": [{"name": "FLASHINFER_MLA"}],
+    }
 
 
 HYBRID = Piece(
     name="hybrid_alignment",
     about="_align_hybrid_block_size: the attention block that covers a Mamba page, and the padded Mamba page",
-    functions=(f"{PLATFORM}._align_hybrid_block_size", "model_executor.layers.mamba.abstract:get_mamba_prefill_checkpoint_alignment"),
+    functions=(
+        f"{PLATFORM}._align_hybrid_block_size",
+        "model_executor.layers.mamba.abstract:get_mamba_prefill_checkpoint_alignment",
+    ),
     run=hybrid_run,
     draw=hybrid_draw,
     edges=hybrid_edges,
@@ -178,11 +238,21 @@ def mixed_draw(rng: random.Random) -> dict[str, Any]:
 
 
 def mixed_edges() -> Iterable[dict[str, Any]]:
-    for kv, block, head in itertools.product(["auto", "fp8", "nvfp4", "int8_per_token_head"], [16, 64, 832], [128, 256]):
+    for kv, block, head in itertools.product(
+        ["auto", "fp8", "nvfp4", "int8_per_token_head"], [16, 64, 832], [128, 256]
+    ):
         backend = specs.kernel_backend(kv, random.Random(0))
         for padded in (None, 3407872):
-            yield {"cc": "10.0", "model_head_size": head, "model_kv_heads": 4, "cache_dtype": kv, "block_size": block, "skip_layers": True,
-                   "mamba_page_size_padded": padded, "backends": [{"name": backend}]}  # fmt: skip
+            yield {
+                "cc": "10.0",
+                "model_head_size": head,
+                "model_kv_heads": 4,
+                "cache_dtype": kv,
+                "block_size": block,
+                "skip_layers": True,
+                "mamba_page_size_padded": padded,
+                "backends": [{"name": backend}],
+            }
     yield {"model": False, "backends": [{"name": "FLASHINFER"}]}
     yield {"skip_layers": False, "backends": [{"name": "FLASHINFER"}]}
     yield {"skip_layers": True, "cache_dtype": "float32", "model_dtype": "bf16", "backends": [{"name": "FLASHINFER"}]}
@@ -190,13 +260,13 @@ def mixed_edges() -> Iterable[dict[str, Any]]:
 
 MIXED = Piece(
     name="mixed_kv_alignment",
-    about="_align_heterogeneous_kv_block_size: layers left unquantised (kv_cache_dtype_skip_layers) beside a quantised primary",
+    about="_align_heterogeneous_kv_block_size: layers left unquantised beside a quantised primary",
     functions=(f"{PLATFORM}._align_heterogeneous_kv_block_size",),
     run=mixed_run,
     draw=mixed_draw,
     edges=mixed_edges,
     defaults=DEFAULTS,
-    unreached={f"{PLATFORM}._align_heterogeneous_kv_block_size": "without skip layers it has returned before its last test for them"},
+    unreached={f"{PLATFORM}._align_heterogeneous_kv_block_size": "without skip layers it returned before"},
 )
 
 
@@ -218,15 +288,29 @@ def whole_draw(rng: random.Random) -> dict[str, Any]:
 
 def whole_edges() -> Iterable[dict[str, Any]]:
     target = {"name": "FLASHINFER"}
-    for draft in ([], [{"name": "FLASH_ATTN"}], [{"name": "B1", "sizes": ["16../16"]}], [{"name": "B1", "sizes": [128]}]):
+    for draft in (
+        [],
+        [{"name": "FLASH_ATTN"}],
+        [{"name": "B1", "sizes": ["16../16"]}],
+        [{"name": "B1", "sizes": [128]}],
+    ):
         for kv in ("auto", "fp8", "nvfp4"):
             yield {**QWEN_MODEL, "cache_dtype": kv, "backends": [target, *draft]}
             for user in (16, 64, 128, 256):
-                yield {**QWEN_MODEL, "cache_dtype": kv, "backends": [target, *draft], "user_block_size": True, "block_size": user}
+                yield {
+                    **QWEN_MODEL,
+                    "cache_dtype": kv,
+                    "backends": [target, *draft],
+                    "user_block_size": True,
+                    "block_size": user,
+                }
             yield {**QWEN_MODEL, "cache_dtype": kv, "backends": [target, *draft], "skip_layers": True}
     yield {**QWEN_MODEL, "backends": []}
     yield {**QWEN_MODEL, "model": False, "backends": [target]}
-    yield {**QWEN_MODEL, "backends": [{"name": "B0", "sizes": [16], "exact": True}, {"name": "B1", "sizes": ["16../16"]}]}
+    yield {
+        **QWEN_MODEL,
+        "backends": [{"name": "B0", "sizes": [16], "exact": True}, {"name": "B1", "sizes": ["16../16"]}],
+    }
 
 
 WHOLE = Piece(
@@ -244,80 +328,5 @@ WHOLE = Piece(
     count=6000,
 )
 
-LAYER = "model_executor.layers.attention.attention"
 
-
-def layer_run(i: dict[str, Any]) -> Any:
-    cls = blocks.backend(i["backend"])
-    layer = SimpleNamespace(
-        attn_type=i["attn_type"],
-        kv_cache_dtype=i["kv"],
-        kv_cache_torch_dtype=specs.storage_dtype(i["kv"], i["model_dtype"]),
-        sliding_window=i["window"],
-        attn_backend=cls,
-        num_kv_heads=i["heads"],
-        head_size=i["head"],
-        head_size_v=i["head_v"] or i["head"],
-    )
-    spec = world.get(f"{LAYER}:Attention").get_kv_cache_spec(layer, world.config())
-    if spec is None:
-        return {"kind": None}
-    natural = cls.customize_spec(spec)
-    return {
-        "kind": "window" if type(spec).__name__ == "SlidingWindowSpec" else "full",
-        "block": spec.block_size,
-        "padded": spec.page_size_padded,
-        "unpadded_bytes": natural.unpadded_page_size_bytes,
-    }
-
-
-def layer_draw(rng: random.Random) -> dict[str, Any]:
-    kv, name = _kv_for(rng)
-    i: dict[str, Any] = {
-        "cc": draws.cc(rng),
-        "backend": {"name": name} if rng.random() < 0.5 else blocks.draw_backends(rng, 1)[0],
-        "kv": kv,
-        "heads": rng.choice([1, 2, 4, 8, 16]),
-        "head": rng.choice([64, 96, 128, 192, 256, 512]),
-        "window": rng.choice([128, 1024, 2048]) if rng.random() < 0.95 else None,
-        "block_size": blocks.draw_block(rng),
-        "model_head_size": rng.choice([128, 256, 512]),
-        "cache_dtype": rng.choice(["auto", "fp8", "nvfp4"]),
-    }
-    if rng.random() < 0.4:
-        i["skip_page_size_padded"] = rng.choice([73728, 1511424, 65536, 1 << rng.randrange(10, 23), rng.randrange(1, 4_000_000)])
-    if rng.random() < 0.05:
-        i["head_v"] = rng.choice([64, 128])
-    if rng.random() < 0.03:
-        i["attn_type"] = rng.choice(["encoder_only", "encoder"])
-    return i
-
-
-def layer_edges() -> Iterable[dict[str, Any]]:
-    large: list[int | str] = [16, 32, 64, 128, 256, 512, 1024]
-    for sizes in (["16../16"], [16, 32, 64], large, [128], [], ["64../64"], [64], [16, "128../128"]):
-        for block in (16, 64, 832, 896, 1056):
-            for padded in (None, 65536, 1511424, 73728, 16):
-                yield {"backend": {"name": "B0", "sizes": sizes}, "block_size": block, "window": 2048, "heads": 8, "head": 128,
-                       "skip_page_size_padded": padded}  # fmt: skip
-    for attn_type in ("decoder", "encoder_only", "encoder", "encoder_decoder"):
-        for window in (None, 2048):
-            yield {"attn_type": attn_type, "window": window}
-    for mla in ("FLASHINFER_MLA",):
-        yield {"backend": {"name": mla}, "window": 2048}
-
-
-OWN = Piece(
-    name="layer_block",
-    about="Attention.get_kv_cache_spec: the block a layer takes for itself (a sliding-window layer chooses its own)",
-    functions=(f"{LAYER}:_largest_kernel_block_within", f"{LAYER}:Attention.get_kv_cache_spec"),
-    run=layer_run,
-    draw=layer_draw,
-    edges=layer_edges,
-    defaults={
-        "backend": {"name": "FLASH_ATTN"}, "attn_type": "decoder", "kv": "auto", "heads": 8, "head": 128, "head_v": None, "window": None,
-        "block_size": 16, "skip_page_size_padded": None,
-    },  # fmt: skip
-    count=6000,
-)
-PIECES = (HYBRID, MIXED, WHOLE, OWN)
+PIECES = (HYBRID, MIXED, WHOLE)

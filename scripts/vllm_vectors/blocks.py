@@ -1,4 +1,4 @@
-"""Kernel block sizes: what each backend declares, the size all backends prefer, the common size, the size of each group."""
+"""Kernel block sizes: the size all backends prefer, the common size, the size of each group."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Any
 from . import draws, specs, world
 from .record import Piece
 
-PLAIN = "FLASH_ATTN FLASHINFER TRITON_ATTN FLEX_ATTENTION TURBOQUANT TRITON_FLASHINFER TRITON_FLASH_ATTN FLASH_ATTN_DIFFKV".split()
+PLAIN = (
+    "FLASH_ATTN FLASHINFER TRITON_ATTN FLEX_ATTENTION TURBOQUANT TRITON_FLASHINFER TRITON_FLASH_ATTN FLASH_ATTN_DIFFKV"
+).split()
 MLA = (
-    "FLASHINFER_MLA TOKENSPEED_MLA CUTLASS_MLA FLASH_ATTN_MLA FLASHMLA TRITON_MLA FLASHINFER_MLA_SPARSE FLASHMLA_SPARSE "
-    "FLASH_ATTN_MLA_SPARSE FLASH_ATTN_MLA_SPARSE_FA4 FLASHINFER_MLA_SPARSE_SM120 FLASHINFER_MLA_SPARSE_SM90"
+    "FLASHINFER_MLA TOKENSPEED_MLA CUTLASS_MLA FLASH_ATTN_MLA FLASHMLA TRITON_MLA "
+    "FLASHINFER_MLA_SPARSE FLASHMLA_SPARSE FLASH_ATTN_MLA_SPARSE FLASH_ATTN_MLA_SPARSE_FA4 FLASHINFER_MLA_SPARSE_SM120 "
+    "FLASHINFER_MLA_SPARSE_SM90"
 ).split()
 INDEXERS = ["DEEPSEEK_V32_INDEXER", "DEEPSEEK_V4_INDEXER", "DEEPSEEK_V41_INDEXER"]
 ASKED = [1, 8, 16, 32, 48, 64, 96, 128, 256, 400, 512, 832, 896, 1024, 1056, 1648]
@@ -23,7 +26,7 @@ ASKED = [1, 8, 16, 32, 48, 64, 96, 128, 256, 400, 512, 832, 896, 1024, 1056, 164
 
 @cache
 def made_up(declared: tuple[int | str, ...], exact: bool, name: str) -> Any:
-    """A backend class of vLLM's base with these sizes; `exact` accepts a block only if it is one of them (as CPU_MLA does)."""
+    """A class of vLLM's base with these sizes; `exact` accepts a block only if it is one of them (as CPU_MLA does)."""
     base = world.get("v1.attention.backend:AttentionBackend")
     body: dict[str, Any] = {
         "get_supported_kernel_block_sizes": staticmethod(lambda kv_cache_spec=None: specs.sizes_in(list(declared))),
@@ -44,99 +47,30 @@ def backend(b: dict[str, Any]) -> Any:
     return specs.backend_class(b["name"])
 
 
-def declared_run(i: dict[str, Any]) -> Any:
-    if i["backend"] == "COMPOSITE":
-        pair = [made_up(tuple(sizes), False, f"B{n}") for n, sizes in enumerate(i["sizes"])]
-        return {"sizes": specs.sizes_out(world.get("v1.attention.backends.composite:_intersect_kernel_block_sizes")(*pair))}
-    cls = made_up(tuple(i["sizes"]), False, "MADE_UP") if i["backend"] == "MADE_UP" else specs.backend_class(i["backend"])
-    if i["backend"] == "FLASH_ATTN_DIFFKV":
-        cls.set_head_size_v(i["diffkv_v"])
-    spec = specs.make(i["spec"]) if i["spec"] is not None else None
-    return {
-        "sizes": specs.sizes_out(cls.get_supported_kernel_block_sizes(spec)),
-        "preferred": cls.get_preferred_block_size(i["default_block"]),
-        "accepts": [b for b in ASKED if cls.supports_block_size(b)],
-        "accepts_unset": cls.supports_block_size(None),
-    }
-
-
-def declared_draw(rng: random.Random) -> dict[str, Any]:
-    if rng.random() < 0.06:
-        return {"backend": "COMPOSITE", "sizes": [draw_sizes(rng), draw_sizes(rng)]}
-    if rng.random() < 0.06:
-        return {"backend": "MADE_UP", "sizes": draw_sizes(rng), "default_block": rng.choice([16, 32, 64, 100, 128])}
-    name = rng.choice(PLAIN[:2] * 5 + PLAIN + MLA + INDEXERS)
-    i: dict[str, Any] = {**draws.machine(rng), **draws.model(rng), "backend": name}
-    i["default_block"] = rng.choice([16, 16, 16, 32, 64, 128, 192, 256])
-    if name in PLAIN and rng.random() < 0.55:
-        i["spec"] = specs.draw_attention(rng, ("full", "full", "window", "chunked"))
-        i["spec"].pop("backend", None)
-        if rng.random() < 0.4:
-            i["spec"] |= {"head": rng.choice([256, 512]), "kv": rng.choice(["auto", "fp8"])}
-    elif name in MLA + INDEXERS and rng.random() < 0.5:
-        i["spec"] = specs.draw_attention(rng, ("mla",))
-    elif rng.random() < 0.05:
-        i["spec"] = specs.draw_mamba(rng)
-    if name == "FLASH_ATTN_DIFFKV":
-        i["diffkv_v"] = rng.choice([64, 128, 256])
-    if rng.random() < 0.04:
-        i["config"] = False
-    if rng.random() < 0.3:
-        i |= {"model_head_size": rng.choice([256, 512]), "cc": rng.choice(["9.0", "10.0", "11.0"])}
-    return i if i.get("config", True) or not name.startswith(("FLASHINFER", "TRITON_FLASHINFER")) else {**i, "config": True}
-
-
-def declared_edges() -> Iterable[dict[str, Any]]:
-    for name, cc, head in itertools.product(PLAIN, ["8.0", "9.0", "10.0", "11.0", "12.0"], [64, 128, 256, 512]):
-        for kv in ("auto", "fp8"):
-            yield {"backend": name, "cc": cc, "model_head_size": head, "cache_dtype": kv}
-            yield {"backend": name, "cc": cc, "model_head_size": 128, "spec": specs.lean({"head": head, "kv": kv})}
-            yield {"backend": name, "cc": cc, "model_head_size": head, "cache_dtype": kv, "spec": {"head": 64}}
-    for name, cc in itertools.product(MLA + INDEXERS, ["9.0", "10.0", "12.0"]):
-        for kv in ("auto", "fp8_ds_mla"):
-            yield {"backend": name, "cc": cc, "spec": {"kind": "mla", "heads": 1, "head": 576, "kv": kv}}
-    mamba = {"kind": "mamba", "shapes": [[3, 4096]], "state_dtypes": ["bf16"]}
-    for cc in ("9.0", "10.0"):
-        yield {"backend": "FLASH_ATTN", "cc": cc, "spec": mamba}
-        yield {"backend": "FLASH_ATTN", "cc": cc, "config": False}
-        yield {"backend": "FLASH_ATTN", "cc": cc, "model": False}
-        yield {"backend": "FLASHINFER", "cc": cc, "model": False}
-    yield {"platform": "xpu", "backend": "FLASH_ATTN"}
-    yield {"platform": "rocm", "backend": "DEEPSEEK_V32_INDEXER"}
-
-
 FLASH = "v1.attention.backends.flash_attn:FlashAttentionBackend"
 BASE = "v1.attention.backend:AttentionBackend"
-DECLARED = Piece(
-    name="kernel_block_sizes",
-    about="kernel block sizes a backend declares (for the model or for one layer's spec), its preferred size, blocks it accepts",
-    functions=(
-        f"{FLASH}.get_supported_kernel_block_sizes",
-        f"{FLASH}._get_sm90_fa4_fp8_kv_block_size",
-        f"{FLASH}._get_fa4_hd256_block_size",
-        f"{FLASH}.get_preferred_block_size",
-        "v1.attention.backends.flashinfer:FlashInferBackend.get_supported_kernel_block_sizes",
-        "v1.attention.backends.mla.flashmla_sparse:FlashMLASparseBackend.get_supported_kernel_block_sizes",
-        "v1.attention.backends.composite:_intersect_kernel_block_sizes",
-        f"{BASE}.supports_block_size",
-        f"{BASE}.get_preferred_block_size",
-        "utils.flashinfer:can_use_trtllm_attention",
-    ),
-    run=declared_run,
-    draw=declared_draw,
-    edges=declared_edges,
-    defaults={"backend": "FLASH_ATTN", "sizes": None, "spec": None, "default_block": 16, "diffkv_v": 128},
-    count=8000,
-)
 
 
 def draw_sizes(rng: random.Random) -> list[int | str]:
     """Declared sizes like those of real backends, or odd ones."""
-    real: list[list[int | str]] = [["16../16"], ["64../64"], ["32../32"], [16, 32, 64], [16, 32, 64, 128, 256, 512, 1024], [64], [128], [32, 64],
-                                   [256], [16, 32, 64, 128], ["1../1"]]  # fmt: skip
+    real: list[list[int | str]] = [
+        ["16../16"],
+        ["64../64"],
+        ["32../32"],
+        [16, 32, 64],
+        [16, 32, 64, 128, 256, 512, 1024],
+        [64],
+        [128],
+        [32, 64],
+        [256],
+        [16, 32, 64, 128],
+        ["1../1"],
+    ]
     if rng.random() < 0.6:
         return rng.choice(real)
-    pool: list[int | str] = [rng.choice([1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 144, 192, 256]) for _ in range(rng.randrange(4))]
+    pool: list[int | str] = [
+        rng.choice([1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 144, 192, 256]) for _ in range(rng.randrange(4))
+    ]
     return [f"{s}../{s}" if rng.random() < 0.35 else s for s in pool]
 
 
@@ -150,7 +84,17 @@ def draw_backends(rng: random.Random, most: int) -> list[dict[str, Any]]:
     return found
 
 
+def draw_block_for(rng: random.Random, backends: list[dict[str, Any]]) -> int:
+    """A manager block: mostly one that one of these backends can divide."""
+    sizes = [size for b in backends for size in b.get("sizes", [])]
+    if not sizes or rng.random() < 0.3:
+        return draw_block(rng)
+    size = rng.choice(sizes)
+    return (size if isinstance(size, int) else int(size.partition("..")[0])) * rng.choice([1, 2, 3, 6, 12, 13, 26, 52])
+
+
 def draw_block(rng: random.Random) -> int:
+    """A manager block size."""
     return rng.choice([*ASKED, 528, 784, 1664, 2048, 192, 16 * rng.randrange(1, 200), rng.randrange(1, 3000)])
 
 
@@ -163,8 +107,17 @@ def preferred_run(i: dict[str, Any]) -> Any:
 def preferred_draw(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.6:
         return {"backends": draw_backends(rng, 4), "default_block": rng.choice([16, 16, 16, 32, 64, 100])}
-    names = rng.sample(PLAIN[:4] * 2 + PLAIN[4:7], rng.randrange(1, 4)) if rng.random() < 0.6 else rng.sample(MLA + INDEXERS, rng.randrange(1, 4))
-    i: dict[str, Any] = {**draws.machine(rng), **draws.model(rng), "backends": [{"name": n} for n in dict.fromkeys(names)], "model": True}
+    names = (
+        rng.sample(PLAIN[:4] * 2 + PLAIN[4:7], rng.randrange(1, 4))
+        if rng.random() < 0.6
+        else rng.sample(MLA + INDEXERS, rng.randrange(1, 4))
+    )
+    i: dict[str, Any] = {
+        **draws.machine(rng),
+        **draws.model(rng),
+        "backends": [{"name": n} for n in dict.fromkeys(names)],
+        "model": True,
+    }
     if rng.random() < 0.4:
         i |= {"model_head_size": rng.choice([256, 512]), "cc": rng.choice(["9.0", "10.0", "11.0"])}
     return i
@@ -206,21 +159,30 @@ PREFERRED = Piece(
 def common_run(i: dict[str, Any]) -> Any:
     classes = [backend(b) for b in i["backends"]]
     given = [b.get("spec") for b in i["backends"]]
-    per_backend = [specs.make(s) if s is not None else None for s in given] if any(s is not None for s in given) else None
+    per_backend = (
+        [specs.make(s) if s is not None else None for s in given] if any(s is not None for s in given) else None
+    )
     return {"block": world.get("v1.worker.utils:select_common_block_size")(i["block"], classes, per_backend)}
 
 
 def common_draw(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.7:
-        return {"block": draw_block(rng), "backends": draw_backends(rng, 3)}
+        backends = draw_backends(rng, 3)
+        return {"block": draw_block_for(rng, backends), "backends": backends}
     i: dict[str, Any] = {"cc": draws.cc(rng), "model_head_size": draws.head(rng), "block": draw_block(rng)}
-    names = rng.sample(PLAIN[:4] + ["TURBOQUANT"], rng.randrange(1, 3)) if rng.random() < 0.7 else rng.sample(MLA + INDEXERS, rng.randrange(1, 3))
+    names = (
+        rng.sample([*PLAIN[:4], "TURBOQUANT"], rng.randrange(1, 3))
+        if rng.random() < 0.7
+        else rng.sample(MLA + INDEXERS, rng.randrange(1, 3))
+    )
     i["backends"] = [{"name": n} for n in names]
     for b in i["backends"]:
         if rng.random() < 0.7:
             b["spec"] = specs.lean({"head": rng.choice([64, 128, 256, 512]), "kv": rng.choice(["auto", "fp8"])})
             if b["name"] in MLA + INDEXERS:
-                b["spec"] = specs.lean({"kind": "mla", "heads": 1, "head": 576, "kv": rng.choice(["auto", "fp8_ds_mla"])})
+                b["spec"] = specs.lean(
+                    {"kind": "mla", "heads": 1, "head": 576, "kv": rng.choice(["auto", "fp8_ds_mla"])}
+                )
     return i
 
 
@@ -228,10 +190,25 @@ def common_edges() -> Iterable[dict[str, Any]]:
     small: list[int | str] = [16, 32, 64]
     large: list[int | str] = [16, 32, 64, 128, 256, 512, 1024]
     for block in (832, 896, 784, 528, 1056, 1648, 1664, 16, 64, 48, 256):
-        for sizes in ([small], [large], [["16../16"]], [[128]], [[64], small], [large, [128]], [[32, 64], [64]], [[64], ["16../16"]], [[]]):
+        for sizes in (
+            [small],
+            [large],
+            [["16../16"]],
+            [[128]],
+            [[64], small],
+            [large, [128]],
+            [[32, 64], [64]],
+            [[64], ["16../16"]],
+            [[]],
+        ):
             yield {"block": block, "backends": [{"name": f"B{n}", "sizes": s} for n, s in enumerate(sizes)]}
         for head in (128, 256):
-            yield {"cc": "10.0", "model_head_size": 256, "block": block, "backends": [{"name": "FLASH_ATTN", "spec": {"head": head}}]}
+            yield {
+                "cc": "10.0",
+                "model_head_size": 256,
+                "block": block,
+                "backends": [{"name": "FLASH_ATTN", "spec": {"head": head}}],
+            }
         yield {"cc": "10.0", "model_head_size": 256, "block": block, "backends": [{"name": "FLASH_ATTN"}]}
 
 
@@ -243,7 +220,7 @@ COMMON = Piece(
     draw=common_draw,
     edges=common_edges,
     defaults={"backends": [], "block": 16},
-    unreached={"v1.worker.utils:_block_size_is_supported": "a declared size that is neither int nor MultipleOf is a programming error"},
+    unreached={"v1.worker.utils:_block_size_is_supported": "a size that is neither int nor MultipleOf"},
 )
 
 
@@ -261,7 +238,9 @@ def groups_run(i: dict[str, Any]) -> Any:
             spec = specs.make({**g["spec"], "block": g["block"]})
         group_spec = spec
         if g.get("uniform"):
-            group_spec = interface.UniformTypeKVCacheSpecs(block_size=g["block"], kv_cache_specs=dict.fromkeys(names, spec))
+            group_spec = interface.UniformTypeKVCacheSpecs(
+                block_size=g["block"], kv_cache_specs=dict.fromkeys(names, spec)
+            )
         groups.append(interface.KVCacheGroupSpec(names, group_spec))
         tensors.append(SimpleNamespace(layers=names, block_stride=2 if g.get("packed") else 1, layer_stride=1))
         attention.append([SimpleNamespace(backend=backend(b), kv_cache_spec=spec) for b in g.get("backends", [])])
@@ -275,13 +254,18 @@ def groups_draw(rng: random.Random) -> dict[str, Any]:
         g: dict[str, Any] = {"block": draw_block(rng), "layers": rng.randrange(1, 4)}
         kind = rng.choices(["attention", "mamba", "encoder_only", "raw", "unknown"], [70, 18, 6, 4, 2])[0]
         if kind == "attention":
-            g["spec"] = specs.lean({"kind": rng.choice(["full", "window", "mla"]), "head": rng.choice([64, 128, 256, 512]), "window": 512})
+            g["spec"] = specs.lean(
+                {"kind": rng.choice(["full", "window", "mla"]), "head": rng.choice([64, 128, 256, 512]), "window": 512}
+            )
             if g["spec"].get("kind", "full") != "window":
                 g["spec"].pop("window")
             if rng.random() < 0.3:
-                g["backends"] = [{"name": n} for n in rng.sample(["FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"], rng.randrange(1, 3))]
+                g["backends"] = [
+                    {"name": n} for n in rng.sample(["FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"], rng.randrange(1, 3))
+                ]
             else:
                 g["backends"] = draw_backends(rng, 2)
+            g["block"] = draw_block_for(rng, g["backends"])
             g["packed"] = rng.random() < 0.15
             g["uniform"] = rng.random() < 0.15
         elif kind == "mamba":
@@ -302,4 +286,4 @@ GROUPS = Piece(
     draw=groups_draw,
     defaults={"groups": []},
 )
-PIECES = (DECLARED, PREFERRED, COMMON, GROUPS)
+PIECES = (PREFERRED, COMMON, GROUPS)

@@ -7,9 +7,25 @@ from typing import Any
 
 CCS = ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]
 HEADS = [32, 64, 80, 96, 128, 160, 192, 256, 264, 320, 384, 512, 576]
-KV = ["auto", "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "nvfp4", "nvfp4_4over6", "int8_per_token_head",
-      "fp8_per_token_head", "int4_per_token_head", "turboquant_k8v4", "turboquant_3bit_nc", "fp8_ds_mla", "nvfp4_ds_mla",
-      "fp8_inc"]  # fmt: skip
+KV = [
+    "auto",
+    "auto",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "nvfp4",
+    "nvfp4_4over6",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+    "int4_per_token_head",
+    "turboquant_k8v4",
+    "turboquant_3bit_nc",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "fp8_inc",
+]
 
 
 def cc(rng: random.Random) -> str:
@@ -31,7 +47,13 @@ def machine(rng: random.Random) -> dict[str, Any]:
         i["cubins"] = False
     if rng.random() < 0.12:
         i["batch_invariant"] = True
-    for key in ("flashinfer_mla_sparse_sm90", "flashinfer_mla_sparse_sm120", "tokenspeed", "fa4_cute", "flashmla_built"):
+    for key in (
+        "flashinfer_mla_sparse_sm90",
+        "flashinfer_mla_sparse_sm120",
+        "tokenspeed",
+        "fa4_cute",
+        "flashmla_built",
+    ):
         if rng.random() < 0.04:
             i[key] = False
     return i
@@ -67,8 +89,17 @@ def model(rng: random.Random) -> dict[str, Any]:
 
 def mla(rng: random.Random) -> dict[str, Any]:
     """The latent dimensions of the model's configuration, and its sparse index."""
-    nope, rope, v, lora = rng.choice([(128, 64, 128, 512), (192, 64, 256, 512), (256, 0, 256, 512), (64, 64, 128, 512),
-                                      (64, 32, 128, 256), (96, 64, 128, 512), (256, 0, 256, 256)])  # fmt: skip
+    nope, rope, v, lora = rng.choice(
+        [
+            (128, 64, 128, 512),
+            (192, 64, 256, 512),
+            (256, 0, 256, 512),
+            (64, 64, 128, 512),
+            (64, 32, 128, 256),
+            (96, 64, 128, 512),
+            (256, 0, 256, 256),
+        ]
+    )
     i: dict[str, Any] = {"mla_nope": nope, "mla_rope": rope, "mla_v": v, "mla_lora": lora}
     if rng.random() < 0.75:
         i["index_topk"] = rng.choice([2048, 2048, 1024, 512, 1000])

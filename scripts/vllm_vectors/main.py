@@ -18,7 +18,9 @@ NEEDS = ("torch==2.13.0", "numpy>=2", "pydantic>=2", "packaging", "coverage>=7.6
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/vllm_vectors.py", description=__doc__)
-    parser.add_argument("--cache", type=Path, default=Path("~/.cache/attnroute").expanduser(), help="wheel, unpacked files, environment")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("~/.cache/attnroute").expanduser(), help="wheel, unpacked files, environment"
+    )
     parser.add_argument("--wheel", type=Path, help="a vLLM wheel that is already here")
     parser.add_argument("--out", type=Path, default=ROOT / "tests" / "vectors")
     parser.add_argument("--only", nargs="*", help="names of the vector files to write (default: all)")
@@ -66,9 +68,15 @@ def _write(args: argparse.Namespace) -> int:
         if args.check and (args.cache / "check" / target.name).read_bytes() != before:
             print(f"{piece.name}: differs from {target}")
             short += 1
-        print(f"{piece.name}: {found['count']} cases ({found['errors']} errors), {found['bytes']} bytes, {time.monotonic() - begun:.0f} s")
+        print(
+            f"{piece.name}: {found['count']} cases ({found['errors']} errors), {found['bytes']} bytes, "
+            f"{time.monotonic() - begun:.0f} s"
+        )
         for name, b in found["functions"].items():
-            print(f"  {b.get('percent', 0):5.1f} % of {b['branches']:3d}  {name}" + (f"  missed {b['missed']}" if b.get("missed") else ""))
+            print(
+                f"  {b.get('percent', 0):5.1f} % of {b['branches']:3d}  {name}"
+                + (f"  missed {b['missed']}" if b.get("missed") else "")
+            )
             if b.get("percent", 0) < 95 and name not in piece.unreached:
                 print("        below 95 % and not explained")
                 short += 1

@@ -53,7 +53,11 @@ def page_edges() -> Iterable[dict[str, Any]]:
     for kv, head, block in itertools.product(specs.KV_DTYPES[:15], [64, 128, 256], [16, 832]):
         backend = specs.kernel_backend(kv, random.Random(0))
         yield {"spec": specs.lean({"kv": kv, "head": head, "block": block, "backend": backend})}
-        yield {"spec": specs.lean({"kv": kv, "head": head, "block": block, "kind": "window", "window": 2048, "backend": backend})}
+        yield {
+            "spec": specs.lean(
+                {"kv": kv, "head": head, "block": block, "kind": "window", "window": 2048, "backend": backend}
+            )
+        }
     for kv, head in itertools.product(["auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"], [512, 576]):
         yield {"spec": specs.lean({"kind": "mla", "heads": 1, "head": head, "kv": kv, "block": 64})}
     for kv in ("octave_k3v4", "octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit", "fp8_inc"):
@@ -108,19 +112,34 @@ PAGES = Piece(
 
 SHAPES: dict[str, dict[str, list[Any]]] = {
     "gated_delta_net_state_shape": {
-        "num_k_heads": [1, 4, 8, 16, 32], "num_v_heads": [8, 16, 24, 32, 48, 64], "head_k_dim": [64, 128, 256],
-        "head_v_dim": [64, 128, 256], "conv_kernel_size": [2, 3, 4], "num_spec": [0, 1, 3, 7, 15],
+        "num_k_heads": [1, 4, 8, 16, 32],
+        "num_v_heads": [8, 16, 24, 32, 48, 64],
+        "head_k_dim": [64, 128, 256],
+        "head_v_dim": [64, 128, 256],
+        "conv_kernel_size": [2, 3, 4],
+        "num_spec": [0, 1, 3, 7, 15],
     },
     "mamba2_state_shape": {
-        "intermediate_size": [2048, 4096, 5120, 8192], "n_groups": [1, 2, 4, 8], "num_heads": [8, 24, 32, 64, 128],
-        "head_dim": [64, 80, 128], "state_size": [16, 64, 128, 256], "conv_kernel": [3, 4], "num_spec": [0, 1, 3, 7],
+        "intermediate_size": [2048, 4096, 5120, 8192],
+        "n_groups": [1, 2, 4, 8],
+        "num_heads": [8, 24, 32, 64, 128],
+        "head_dim": [64, 80, 128],
+        "state_size": [16, 64, 128, 256],
+        "conv_kernel": [3, 4],
+        "num_spec": [0, 1, 3, 7],
     },
     "mamba1_state_shape": {"intermediate_size": [2048, 4096, 8192], "state_size": [16, 64, 128], "conv_kernel": [3, 4]},
     "short_conv_state_shape": {"intermediate_size": [1024, 2048, 4096], "conv_kernel": [3, 4], "num_spec": [0, 1, 7]},
     "linear_attention_state_shape": {"num_heads": [8, 32, 64], "head_dim": [64, 96, 128]},
-    "kda_state_shape": {"num_heads": [8, 16, 32, 64], "head_dim": [64, 128], "num_k_heads": [None, 8, 16], "head_k_dim": [None, 64, 128],
-                        "conv_kernel_size": [3, 4], "num_spec": [0, 1, 3, 7]},
-}  # fmt: skip
+    "kda_state_shape": {
+        "num_heads": [8, 16, 32, 64],
+        "head_dim": [64, 128],
+        "num_k_heads": [None, 8, 16],
+        "head_k_dim": [None, 64, 128],
+        "conv_kernel_size": [3, 4],
+        "num_spec": [0, 1, 3, 7],
+    },
+}
 
 
 def shape_run(i: dict[str, Any]) -> Any:

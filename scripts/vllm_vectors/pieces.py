@@ -2,6 +2,33 @@
 
 from __future__ import annotations
 
-from . import alignment, blocks, pages, versions
+from . import (
+    alignment,
+    blocks,
+    capacity,
+    declared,
+    flashinfer,
+    layers,
+    layouts,
+    pages,
+    planning,
+    selection,
+    validation,
+    versions,
+)
 
-ALL = (*versions.PIECES, *blocks.PIECES, *pages.PIECES, *alignment.PIECES)
+ROOMS = (
+    versions,
+    declared,
+    blocks,
+    pages,
+    alignment,
+    layers,
+    validation,
+    selection,
+    planning,
+    capacity,
+    layouts,
+    flashinfer,
+)
+ALL = tuple(piece for room in ROOMS for piece in room.PIECES)

@@ -34,10 +34,13 @@ DEFAULTS: dict[str, Any] = {
     "checkpoint_blocks": 0,
     "replicated": False,
     "sink_len": None,
+    "stride": None,
+    "draft": False,
 }
 KV_DTYPES = (
-    "auto float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 nvfp4 nvfp4_4over6 int8_per_token_head fp8_per_token_head int4_per_token_head "
-    "turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc fp8_ds_mla nvfp4_ds_mla fp8_inc"
+    "auto float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 nvfp4 nvfp4_4over6 int8_per_token_head fp8_per_token_head "
+    "int4_per_token_head turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc fp8_ds_mla "
+    "nvfp4_ds_mla fp8_inc"
 ).split()
 KINDS = {
     "full": "FullAttentionSpec",
@@ -51,6 +54,7 @@ KINDS = {
     "rswa": "RSWASpec",
     "sink": "SinkFullAttentionSpec",
     "ring": "CircularBufferSpec",
+    "hidden": "HiddenStateCacheSpec",
 }
 PACKED_BY = {"nvfp4": "FLASHINFER", "nvfp4_4over6": "FLASHINFER"}
 
@@ -86,6 +90,7 @@ def make(description: Mapping[str, Any]) -> Any:
             num_speculative_blocks=d["spec_blocks"],
             num_prefill_checkpoint_blocks=d["checkpoint_blocks"],
             tp_replicated=d["replicated"],
+            is_draft=d["draft"],
         )
     fields: dict[str, Any] = {
         "block_size": d["block"],
@@ -96,8 +101,10 @@ def make(description: Mapping[str, Any]) -> Any:
         "page_size_padded": d["padded"],
         "tokens_per_state": d["tokens_per_state"],
         "dcp_sharded": d["dcp_sharded"],
+        "block_stride_alignment": sizes_in([d["stride"]])[0] if d["stride"] is not None else None,
+        "is_draft": d["draft"],
     }
-    if d["kind"] in ("mla", "window_mla"):
+    if d["kind"] in ("mla", "window_mla", "hidden"):
         fields["cache_dtype_str"] = d["kv"]
         fields["alignment"] = d["alignment"]
         fields["state_content_bytes"] = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}.get(d["kv"])

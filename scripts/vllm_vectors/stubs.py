@@ -26,6 +26,7 @@ REAL = (
     "vllm.model_executor.layers.attention.attention",
     "vllm.model_executor.layers.attention.chunked_local_attention",
     "vllm.model_executor.layers.attention.mla_attention",
+    "vllm.model_executor.layers.attention.sparse_mla_attention",
     "vllm.model_executor.layers.attention_layer_base",
     "vllm.model_executor.layers.mamba.abstract",
     "vllm.model_executor.layers.mamba.mamba_utils",
@@ -57,9 +58,9 @@ REAL = (
     "vllm.vllm_flash_attn.flash_attn_interface",
 )
 ABSENT = (
-    "aiter cachetools cbor2 cloudpickle cuda cutlass einops fastapi fastsafetensors flash_attn flashinfer huggingface_hub "
-    "librosa mistral_common msgspec openai PIL prometheus_client psutil pybase64 pynvml regex requests safetensors "
-    "tokenizers tokenspeed_mla tqdm transformers triton xxhash zmq blake3 tilelang quack"
+    "aiter cachetools cbor2 cloudpickle cuda cutlass einops fastapi fastsafetensors flash_attn flashinfer "
+    "huggingface_hub librosa mistral_common msgspec openai PIL prometheus_client psutil pybase64 pynvml regex requests "
+    "safetensors tokenizers tokenspeed_mla tqdm transformers triton xxhash zmq blake3 tilelang quack"
 ).split()
 
 

@@ -54,8 +54,21 @@ def run(i: dict[str, Any]) -> Any:
 
 def draw(rng: random.Random) -> dict[str, Any]:
     i = {**draws.machine(rng), **draws.model(rng)}
-    for key in ("flashinfer_mla_sparse_sm90", "flashinfer_mla_sparse_sm120", "tokenspeed", "fa4_cute", "flashmla_built", "cubins",
-                "use_trtllm", "non_causal", "pcp", "model_kv_heads", "model_q_heads", "model_head_size", "model_dtype"):  # fmt: skip
+    for key in (
+        "flashinfer_mla_sparse_sm90",
+        "flashinfer_mla_sparse_sm120",
+        "tokenspeed",
+        "fa4_cute",
+        "flashmla_built",
+        "cubins",
+        "use_trtllm",
+        "non_causal",
+        "pcp",
+        "model_kv_heads",
+        "model_q_heads",
+        "model_head_size",
+        "model_dtype",
+    ):
         i.pop(key, None)
     i["head"] = rng.choice([None, draws.head(rng), draws.head(rng), draws.head(rng), 256, 256])
     if rng.random() < 0.35:
@@ -71,8 +84,20 @@ def edges() -> Iterable[dict[str, Any]]:
     for cc, head, head_v in itertools.product(draws.CCS, [64, 128, 192, 256, 384, 512], [None, 64, 128, 256]):
         yield {"cc": cc, "head": head, "head_v": head_v, "hd256_aware": True, "kv_block": 128}
     hd256 = {"cc": "10.0", "head": 256, "hd256_aware": True, "kv_block": 128}
-    for more in ({"sinks": True}, {"layer_softcap": True}, {"softcap": 50.0}, {"cache_dtype": "fp8"}, {"kv_block": 192}, {"kv_block": 64},
-                 {"mm_prefix": True}, {"rswa": 512}, {"dcp": 2}, {"model": False}, {"config": False}, {"hd256_aware": False}):  # fmt: skip
+    for more in (
+        {"sinks": True},
+        {"layer_softcap": True},
+        {"softcap": 50.0},
+        {"cache_dtype": "fp8"},
+        {"kv_block": 192},
+        {"kv_block": 64},
+        {"mm_prefix": True},
+        {"rswa": 512},
+        {"dcp": 2},
+        {"model": False},
+        {"config": False},
+        {"hd256_aware": False},
+    ):
         yield {**hd256, **more}
         yield {**hd256, "cc": "11.0", "fa_version": 4, **more}
     for version, cc in itertools.product([2, 3, 4, 5], [*draws.CCS, None]):
@@ -92,7 +117,7 @@ def edges() -> Iterable[dict[str, Any]]:
 
 PIECE = Piece(
     name="fa_version",
-    about="FlashAttention version of a layer, and what follows from it: FP8 KV, sinks, MLA, versions the device supports",
+    about="FlashAttention version of a layer, and what follows from it: FP8 KV, sinks, MLA, supported versions",
     functions=(
         f"{UTILS}:get_flash_attn_version",
         f"{UTILS}:uses_fa4_hd256_kernel",
@@ -112,6 +137,8 @@ PIECE = Piece(
     edges=edges,
     defaults=DEFAULTS,
     count=7000,
-    unreached={f"{INTERFACE}:fa_version_unsupported_reason": "an unknown version raises in is_fa_version_supported before"},
+    unreached={
+        f"{INTERFACE}:fa_version_unsupported_reason": "an unknown version raises in is_fa_version_supported before"
+    },
 )
 PIECES = (PIECE,)

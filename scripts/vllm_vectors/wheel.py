@@ -18,10 +18,22 @@ def fetch(cache: Path) -> Path:
     if not (found := sorted(folder.glob(f"vllm-{VERSION}-*.whl"))):
         tags = [f"--platform={p}" for p in ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux1_x86_64")]
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--python-version=3.12",
-             "--implementation=cp", "--abi=abi3", *tags, f"--dest={folder}", f"vllm=={VERSION}"],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--python-version=3.12",
+                "--implementation=cp",
+                "--abi=abi3",
+                *tags,
+                f"--dest={folder}",
+                f"vllm=={VERSION}",
+            ],
             check=True,
-        )  # fmt: skip
+        )
         found = sorted(folder.glob(f"vllm-{VERSION}-*.whl"))
     return found[0]
 

@@ -1,13 +1,14 @@
 """The machine and the configuration that vLLM's functions look at, set from flat values.
 
-`start(tree)` loads the wheel's modules; `use(inputs)` makes one input's machine and configuration current. Every key that
-`use` reads, and its default, stands in `DEFAULTS`; `tests/vectors/README.md` says what each means.
+`start(tree)` loads the wheel's modules; `use(inputs)` makes one input's machine and configuration current. Every key
+that `use` reads, and its default, stands in `DEFAULTS`; `tests/vectors/README.md` says what each means.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -53,10 +54,20 @@ DEFAULTS: dict[str, Any] = {
     "index_topk": None,
 }
 
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "u8": "uint8", "int8": "int8", "fp8": "float8_e4m3fn"}
+DTYPES = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "u8": "uint8",
+    "int8": "int8",
+    "fp8": "float8_e4m3fn",
+}
 
 _now: dict[str, Any] = {"inputs": DEFAULTS, "config": None}
-_seen: dict[str, bool] = {}
+warned: list[str] = []  # what vLLM's loggers warned of since the last `use`
+
+
+_optional = {name: stubs.StandinModule(name) for name in ("tokenspeed_mla", "vllm.vllm_flash_attn.cute.interface")}
 
 
 def get(path: str) -> Any:
@@ -84,9 +95,11 @@ def _modules() -> dict[str, types.ModuleType]:
     def quiet(*_args: Any, **_kwargs: Any) -> None:
         return None
 
-    logger = SimpleNamespace(
-        **{n: quiet for n in "debug info warning error exception debug_once info_once warning_once error_once".split()}
-    )
+    def warn(text: str, *values: Any, **_kwargs: Any) -> None:
+        warned.append(text % values if values else text)
+
+    names = "debug info error exception debug_once info_once error_once".split()
+    logger = SimpleNamespace(**dict.fromkeys(names, quiet), warning=warn, warning_once=warn)
     log = types.ModuleType("vllm.logger")
     log.init_logger = lambda _name: logger  # type: ignore[attr-defined]
 
@@ -109,13 +122,16 @@ def _modules() -> dict[str, types.ModuleType]:
         "vllm.model_executor.models": models,
         "vllm.model_executor.layers.quantization.utils.quant_utils": quant,
         "vllm.platforms": stubs.StandinModule("vllm.platforms"),
-        "tokenspeed_mla": types.ModuleType("tokenspeed_mla"),
     }
 
 
 def _layers(vllm_config: Any, _cls: Any, names: Any = None) -> dict[str, Any]:
     mamba = _cls.__name__ == "MambaBase"
-    layers = {n: layer for n, layer in vllm_config.layers.items() if not mamba or hasattr(layer, "get_prefill_checkpoint_alignment")}
+    layers = {
+        n: layer
+        for n, layer in vllm_config.layers.items()
+        if not mamba or hasattr(layer, "get_prefill_checkpoint_alignment")
+    }
     return layers if names is None else {n: layers[n] for n in names if n in layers}
 
 
@@ -152,8 +168,6 @@ def start(tree: Path) -> None:
     for name in [n for n in stubs.FINDER.written if n != "vllm.platforms"] if stubs.FINDER else []:
         importlib.import_module(name)
     # Modules that were loaded before the machine existed hold the placeholder.
-    import sys
-
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.") and "current_platform" in getattr(module, "__dict__", {}):
             module.current_platform = platforms.current_platform  # type: ignore[attr-defined]
@@ -187,92 +201,27 @@ def _patch_probes() -> None:
         setattr(fi, name, lambda key=key: _now["inputs"][key])
 
 
-def _model(i: Mapping[str, Any]) -> Any:
-    hf = {k: i[v] for k, v in (("qk_nope_head_dim", "mla_nope"), ("qk_rope_head_dim", "mla_rope"), ("v_head_dim", "mla_v"),
-                               ("kv_lora_rank", "mla_lora"), ("index_topk", "index_topk"),
-                               ("attn_logit_softcapping", "softcap")) if i[v] is not None}  # fmt: skip
-    return SimpleNamespace(
-        hf_text_config=SimpleNamespace(**hf),
-        hf_config=SimpleNamespace(**hf),
-        dtype=dtype(i["model_dtype"]),
-        is_mm_prefix_lm=i["mm_prefix"],
-        rswa_window=i["rswa"],
-        is_diffusion=i["diffusion"],
-        is_hybrid=i.get("hybrid", False),
-        use_mla=i.get("use_mla", False),
-        max_model_len=i["max_model_len"],
-        original_max_model_len=i["max_model_len"],
-        architecture="Model",
-        model_class=i.get("model_class"),
-        get_head_size=lambda: i["model_head_size"],
-        get_num_attention_heads=lambda _pc: i["model_q_heads"],
-        get_num_kv_heads=lambda _pc: i["model_kv_heads"],
-    )
-
-
-def make_config(i: Mapping[str, Any]) -> Any:
-    """The configuration object of full inputs `i` (see DEFAULTS), with the parts that decisions read."""
-    layout = i.get("layout", "LBNHC")
-    return SimpleNamespace(
-        layers={},
-        model_config=_model(i) if i["model"] else None,
-        cache_config=SimpleNamespace(
-            cache_dtype=i["cache_dtype"],
-            block_size=i.get("block_size", 16),
-            user_specified_block_size=i.get("user_block_size", False),
-            kv_cache_dtype_skip_layers=["0"] if i["skip_layers"] else [],
-            skip_page_size_padded=i.get("skip_page_size_padded"),
-            mamba_page_size_padded=i.get("mamba_page_size_padded"),
-            mamba_block_size=None,
-            mamba_cache_mode=i.get("mamba_cache_mode", "none"),
-            num_gpu_blocks_override=i.get("num_gpu_blocks_override"),
-            enable_prefix_caching=i.get("prefix_caching", False),
-            prefix_match_unit=None,
-            prefix_cache_retention_interval=None,
-            get_resolved_kv_cache_layout=lambda: get("v1.kv_cache_layout:KVCacheLayout")[layout],
-        ),
-        attention_config=SimpleNamespace(
-            flash_attn_version=i["fa_version"],
-            use_trtllm_attention=i["use_trtllm"],
-            use_non_causal=i["non_causal"],
-            disable_flashinfer_q_quantization=i.get("no_q_quant", False),
-            hisparse_config=None,
-            backend=None,
-            backend_per_kind={},
-        ),
-        parallel_config=SimpleNamespace(
-            decode_context_parallel_size=i["dcp"],
-            prefill_context_parallel_size=i["pcp"],
-            tensor_parallel_size=1,
-            pipeline_parallel_size=1,
-            cp_kv_cache_interleave_size=1,
-            dcp_comm_backend="ag_rs",
-        ),
-        scheduler_config=SimpleNamespace(
-            disable_hybrid_kv_cache_manager=i.get("no_hybrid_manager", False),
-            max_num_encoder_input_tokens=i.get("max_encoder_tokens", 0),
-            max_num_seqs=4,
-            max_num_batched_tokens=1024,
-        ),
-        speculative_config=None,
-        kv_transfer_config=None,
-        num_speculative_tokens=i.get("spec_tokens", 0),
-        max_in_flight_tokens=i.get("in_flight_tokens", 8192),
-    )
-
-
 def use(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Makes these inputs current and returns them with the defaults filled in."""
+    from .config import make_config as _make
+
     i = {**DEFAULTS, **inputs}
     interface = get("platforms.interface")
     platform = type(get("platforms:current_platform"))
     platform._enum = interface.PlatformEnum[i["platform"].upper()]
     _now["inputs"] = i
-    _now["config"] = make_config(i) if i["config"] else None
+    _now["config"] = _make(i) if i["config"] else None
     get("envs").VLLM_BATCH_INVARIANT = i["batch_invariant"]
     fa = get("vllm_flash_attn.flash_attn_interface")
     for version in (2, 3, 4):
         setattr(fa, f"FA{version}_AVAILABLE", version in i["fa_built"])
         setattr(fa, f"FA{version}_UNAVAILABLE_REASON", None)
+    flashmla = get("v1.attention.ops.flashmla")
+    flashmla._flashmla_C_AVAILABLE = flashmla._flashmla_extension_C_AVAILABLE = i["flashmla_built"]
+    for module, key in (("tokenspeed_mla", "tokenspeed"), ("vllm.vllm_flash_attn.cute.interface", "fa4_cute")):
+        sys.modules[module] = _optional[module] if i[key] else None  # type: ignore[assignment]  # None makes an import fail
     get("utils.flashinfer:supports_trtllm_attention").cache_clear()
+    get("v1.attention.selector:_cached_get_attn_backend").cache_clear()
+    get("compilation.backends").model_tag = "dspark_head" if i.get("drafter_head") else "target"
+    warned.clear()
     return i
