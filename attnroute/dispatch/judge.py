@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attnroute.registry.dims import STRENGTHS
+from attnroute.registry.dims import MODEL_DTYPES, STRENGTHS
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
 from attnroute.registry.table import ArchTable, Candidate, Row, bits, names
 from attnroute.registry.versions import parse_version, public
 
 from .masks import Evaluation
+from .request import Request
 
 
 @dataclass(slots=True)
@@ -120,8 +121,7 @@ def _judge_at(ev: Evaluation, candidate: Candidate, version: str, masks: tuple[i
     met = ev.met & boxes_in
     traps = met & candidate.traps
     if traps:
-        i = next(bits(traps))
-        return Verdict(_outcome_status(table.boxes[i].outcome), box=i, step="trap", version=version)
+        return _by_box(table, list(bits(traps)), "trap", version)
     mine = candidate.rows & rows_in
     if not mine & ev.loose:
         return Verdict("rejected", version=version)
@@ -180,30 +180,23 @@ def alive_before(ev: Evaluation, candidate: Candidate, version: str, step: str) 
 def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: int, version: str) -> Verdict:
     """The row to answer with, of those that hold the request; or the hole that leaves none.
 
-    Rows looked at near this version come first, then stronger evidence, then the name, so that the order in the file
-    never matters.
+    Rows looked at near this version come first, then stronger evidence, then those that read the model's own dtype,
+    then the name, so that the order in the file never matters.
     """
     table, request = ev.table, ev.request
-    found: tuple[tuple[int, int, str], int, IntSet | None] | None = None
-    blocked: tuple[tuple[bool, str], int] | None = None
+    found: tuple[tuple[int, int, bool, str], int, IntSet | None] | None = None
+    blocked: list[int] = []
     for i in bits(rows):
         row = table.rows[i]
-        holes = met & table.holes.get(i, 0)
-        hole: int | None = None
-        if holes:
-            hole = next(
-                (b for b in bits(holes) if not (request.allow_unknown and table.boxes[b].outcome == "unknown")), None
-            )
+        holes = [b for b in bits(met & table.holes.get(i, 0)) if not _waived(ev, b)]
         pages: IntSet | None = None
-        if hole is None and ev.cut:
-            pages, hole = _narrow(ev, candidate, i, row, boxes_in)
-        if hole is not None:
-            key = (table.boxes[hole].outcome == "unknown", row.name)
-            if blocked is None or key < blocked[0]:
-                blocked = (key, hole)
+        if not holes and ev.cut:
+            pages, holes = _narrow(ev, candidate, i, row, boxes_in)
+        if holes:
+            blocked += holes
             continue
         near = 0 if version in row.seen or _row_side(row, version) == "seen" else 1
-        rank = (near, STRENGTHS.index(row.strength), row.name)
+        rank = (near, STRENGTHS.index(row.strength), _casts(row, request), row.name)
         if found is None or rank < found[0]:
             found = (rank, i, pages)
     if found is not None:
@@ -215,37 +208,73 @@ def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: i
             pages = row.page
         q_dtype = table.used_q_dtype(row, request.dtype, request.kv_dtype, request.cannot)
         return Verdict("accepted", i, pages, q_dtype, None, None, False, version)
-    if blocked is not None:
-        return Verdict(
-            _outcome_status(table.boxes[blocked[1]].outcome), box=blocked[1], step="exclusion", version=version
-        )
+    if blocked:
+        return _by_box(table, blocked, "exclusion", version)
     return Verdict("rejected", version=version)
+
+
+def _casts(row: Row, request: Request) -> bool:
+    """Whether the query must be cast for this row."""
+    own = MODEL_DTYPES if request.dtype is None else (request.dtype,)
+    return request.kv_dtype is not None and all(request.kv_dtype not in row.dims["dtypes"].get(q, ()) for q in own)
+
+
+def _by_box(table: ArchTable, boxes: list[int], step: str, version: str) -> Verdict:
+    """The verdict of the boxes met: what goes wrong unseen before what raises before what nobody knows.
+
+    Ties are settled by name and words, so that the order in the file never matters.
+    """
+    first = {"raises": 1, "unknown": 2}
+
+    def rank(i: int) -> tuple[int, str, str]:
+        box = table.boxes[i]
+        return first.get(box.outcome, 0), box.id.partition("#")[0], box.why
+
+    worst = min(boxes, key=rank)
+    return Verdict(_outcome_status(table.boxes[worst].outcome), box=worst, step=step, version=version)
+
+
+def _waived(ev: Evaluation, box: int) -> bool:
+    """An exclusion of unknown outcome does not hold against someone who takes the unknown; a trap always does."""
+    found = ev.table.boxes[box]
+    return ev.request.allow_unknown and found.outcome == "unknown" and found.row is not None
 
 
 def _narrow(
     ev: Evaluation, candidate: Candidate, index: int, row: Row, boxes_in: int
-) -> tuple[IntSet | None, int | None]:
-    """Takes the excluded values out of what the request left free; a set that becomes empty is the hole's doing."""
-    pages: IntSet | None = None
-    mine = ev.table.holes.get(index, 0) | candidate.traps
-    left: dict[str, Any] = {}
+) -> tuple[IntSet | None, list[int]]:
+    """(pages left, boxes at fault): takes the excluded values out of what the request left free.
+
+    The boxes that together leave nothing of a dimension are at fault.
+    """
+    mine = (ev.table.holes.get(index, 0) | candidate.traps) & boxes_in
+    cuts: dict[str, list[int]] = {}
     for box, dim in ev.cut:
-        if not (mine & boxes_in) >> box & 1:
-            continue
-        if ev.request.allow_unknown and ev.table.boxes[box].outcome == "unknown":
-            continue
-        where = ev.table.boxes[box].where[dim]
-        if dim == "page":
-            pages = (pages or row.page).subtract(IntSet.parse(where))
-            rest: Any = pages
-        elif dim == "head_dim":
-            rest = left[dim] = left.get(dim, HeadDims.parse(row.dims.get(dim, "any"))).subtract(HeadDims.parse(where))
-        elif dim in ("layout", "storage", "phase", "kind", "cuda_graph"):
-            have = left.get(dim, names(row.dims.get(dim, [])))
-            rest = left[dim] = [v for v in have if v not in names(where)]
-            rest = rest or row.dims.get(dim) in (None, "any")
-        else:
-            rest = left[dim] = left.get(dim, IntSet.parse(row.dims.get(dim, "any"))).subtract(IntSet.parse(where))
+        if mine >> box & 1 and not _waived(ev, box):
+            cuts.setdefault(dim, []).append(box)
+    pages: IntSet | None = None
+    faults: list[int] = []
+    for dim, boxes in cuts.items():
+        rest = _rest(row, dim, [ev.table.boxes[b].where[dim] for b in boxes])
+        if isinstance(rest, IntSet) and dim == "page":
+            pages = rest
         if not rest:
-            return pages, box
-    return pages, None
+            faults += boxes
+    return pages, faults
+
+
+def _rest(row: Row, dim: str, excluded: list[Any]) -> IntSet | HeadDims | bool:
+    """What a row's set keeps without the excluded values; for names and levels, whether it keeps any."""
+    stated = row.dims.get(dim, "any")
+    if dim in ("layout", "storage", "phase", "kind", "cuda_graph"):
+        gone = {name for value in excluded for name in names(value)}
+        return stated == "any" or not gone.issuperset(names(stated))
+    if dim == "head_dim":
+        pairs = HeadDims.parse(stated)
+        for value in excluded:
+            pairs = pairs.subtract(HeadDims.parse(value))
+        return pairs
+    whole = IntSet.parse(stated)
+    for value in excluded:
+        whole = whole.subtract(IntSet.parse(value))
+    return whole
