@@ -1,0 +1,207 @@
+"""A plan for a person, at 80 columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnroute.cli.text import WIDTH, label_block, paint, table, wrap
+from attnroute.planning.capacity import gib
+from attnroute.registry.dims import STRENGTHS
+
+if TYPE_CHECKING:
+    from attnroute.models.model import Model
+    from attnroute.planning.record import PhaseKernel, Plan, PlanGroup
+    from attnroute.registry.registry import Registry
+
+_LABEL = 9
+#: Columns that go first when the table is wider than the terminal.
+_DISPENSABLE = ("PROOF", "WINDOW", "Q/KV", "LAYERS")
+_RIGHT = ("LAYERS", "HEAD", "Q/KV", "WINDOW", "PAGE", "BLOCK")
+
+
+def render(registry: Registry, plan: Plan, target: Model, draft: Model | None, *, explain: bool = False) -> list[str]:
+    """The whole answer as lines of at most 80 columns."""
+    lines = [*wrap(_question(plan, target, draft), 2, 0), *wrap(_origin(registry, plan), 2, 0), ""]
+    lines += _groups(plan)
+    for warning in plan.warnings:
+        lines += ["", *_warning(warning)]
+    doubts = [*target.warnings, *(draft.warnings if draft else ())]
+    for doubt in doubts:
+        lines += ["", *_warning(doubt)]
+    lines.append("")
+    for label, text in _facts(registry, plan):
+        lines += label_block(label, text, _LABEL)
+    notes = [*target.notes, *(draft.notes if draft else ())]
+    lines += label_block("NOTES", "; ".join(dict.fromkeys(notes)), _LABEL) if notes else []
+    if explain:
+        lines += _refusals(plan)
+    return lines
+
+
+def _question(plan: Plan, target: Model, draft: Model | None) -> str:
+    where = plan.arch if plan.prefill_arch is None else f"{plan.prefill_arch} (prefill) and {plan.arch} (decode)"
+    parts = [f"{target.name} on {where}", f"tp {plan.options['tp']}"]
+    parts += [f"dcp {plan.options['dcp']}"] if plan.options["dcp"] > 1 else []
+    how = target.kv_dtype_from
+    parts.append(f"kv {target.kv_dtype} ({how if how in ('asked', 'model dtype') else f'declared by {how}'})")
+    if draft is not None:
+        parts.append(f"drafter {draft.name}")
+    if plan.options["num_speculative_tokens"]:
+        parts.append(f"{plan.options['num_speculative_tokens']} draft tokens")
+    if plan.options["block_size"]:
+        parts.append(f"block {plan.options['block_size']} (asked)")
+    parts.append(f"engine {plan.engine}")
+    return ", ".join(parts)
+
+
+def _origin(registry: Registry, plan: Plan) -> str:
+    listed = ", ".join(f"{n} {v}" for n, v in plan.packages.items()) or "no kernel package"
+    text = f"{listed} ({plan.options['packages_origin']})"
+    if plan.prefill_packages is not None and plan.prefill_packages != plan.packages:
+        text += "; prefill: " + ", ".join(f"{n} {v}" for n, v in plan.prefill_packages.items())
+    return f"{text}; tables {registry.label}"
+
+
+def _groups(plan: Plan) -> list[str]:
+    providers = {use.provider for g in plan.groups for use in g.phases.values() if use is not None}
+    verify = any("verify" in g.needed for g in plan.groups)
+    head = ["GROUP", "LAYERS", "HEAD", "Q/KV", "WINDOW", "DECODE", *(["VERIFY"] if verify else []), "PREFILL", "PAGE",
+            "BLOCK", "PROOF"]  # fmt: skip
+    rows = [head, *(_row(g, verify, len(providers) > 1) for g in plan.groups)]
+    right = [name for name in _RIGHT]
+    for name in ("", *_DISPENSABLE):
+        if name in rows[0]:
+            at = rows[0].index(name)
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+        lines = table(rows, [i for i, title in enumerate(rows[0]) if title in right])
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return [paint(lines[0], "bold"), *lines[1:]]
+
+
+def _row(group: PlanGroup, verify: bool, say_provider: bool) -> list[str]:
+    def name(phase: str) -> str:
+        use = group.phases.get(phase)
+        if use is None:
+            return "none" if phase in group.needed else "-"
+        return f"{use.kernel}@{use.provider}" if say_provider else use.kernel
+
+    first = "draft" if group.role == "draft" else "decode"
+    shape = group.shape
+    window = shape.get("sliding_window") or (f"c{shape['chunk']}" if shape.get("chunk") else "-")
+    pages = " ".join(map(str, group.page_sizes)) or "-"
+    head = str(group.head_dim) if group.head_dim == group.head_dim_v else f"{group.head_dim}x{group.head_dim_v}"
+    cells = [group.name, str(len(group.layers)), head, f"{shape['num_q_heads']}/{shape['num_kv_heads']}", str(window)]
+    cells += [name(first), *([name("verify")] if verify else []), name("prefill"), pages, str(group.block_size or "-")]
+    return [*cells, _proof(group)]
+
+
+def _proof(group: PlanGroup) -> str:
+    """The weakest proof among the group's kernels."""
+    found = [use.proof for use in group.phases.values() if use is not None and use.proof is not None]
+    return max(found, key=STRENGTHS.index) if found else "-"
+
+
+def _warning(text: str) -> list[str]:
+    """`! global cannot use ...   [head-dim]`, the fix on its own line, the code at the right edge."""
+    code = ""
+    if text.endswith("]") and " [" in text:
+        text, _, code = text.rpartition(" [")
+        code = f"[{code}"
+    main, _, fix = text.partition("; would be ")
+    lines = wrap(f"! {main}", 2, 0)
+    if code:
+        if len(lines[-1]) + 2 + len(code) <= WIDTH:
+            lines[-1] = lines[-1] + code.rjust(WIDTH - len(lines[-1]))
+        else:
+            lines.append(code.rjust(WIDTH))
+    lines += wrap(f"would be {fix}", 2) if fix else []
+    return [paint(line, "warn") for line in lines]
+
+
+def _facts(registry: Registry, plan: Plan) -> list[tuple[str, str]]:
+    facts = [("SHARED", _shared(plan))]
+    if plan.mamba is not None:
+        facts.append(("STATE", _state(plan)))
+    if plan.kv is not None and plan.kv["tokens"] is not None:
+        facts.append(("MEMORY", _memory(plan)))
+    facts.append(("GRAPHS", _graphs(plan)))
+    start = _start(registry, plan)
+    facts += [("START", start)] if start else []
+    facts.append(("SPEED", _speed(plan)))
+    return facts
+
+
+def _shared(plan: Plan) -> str:
+    parts = [f"layout {plan.layout}"] if plan.layout else []
+    if plan.page_bytes:
+        blocks = {g.block_size for g in plan.groups if g.block_size}
+        where = "in all groups" if len(plan.groups) > 1 else ""
+        parts.append(f"block {plan.page_bytes:,} B a layer {where}".rstrip())
+        if len(blocks) > 1:
+            parts.append(f"of {' '.join(map(str, sorted(blocks)))} tokens")
+    padded = [f"{g.name} {g.padding_percent:.2f} %" for g in plan.groups if g.padding_percent]
+    parts += [f"padding {', '.join(padded)}"] if padded else []
+    q = {p: {use.q_dtype for g in plan.groups if (use := g.phases.get(p)) is not None} for p in ("decode", "prefill")}
+    if q["decode"] == q["prefill"] and len(q["decode"]) == 1:
+        parts.append(f"query {next(iter(q['decode']))} in both phases")
+    else:
+        parts += [f"query {' '.join(sorted(map(str, d)))} in {p}" for p, d in q.items() if d]
+    return "; ".join(parts)
+
+
+def _state(plan: Plan) -> str:
+    m = plan.mamba
+    assert m is not None
+    return (
+        f"{m['state_bytes']:,} B a layer in a page of {m['page_bytes']:,} B: padding {m['padding_percent']:.2f} %;"
+        f" {m['layers']} layers, {m['states_per_request']} states a request"
+    )
+
+
+def _memory(plan: Plan) -> str:
+    kv = plan.kv
+    assert kv is not None
+    return (
+        f"{gib(kv['memory_bytes'])} hold {kv['tokens']:,} tokens: {kv['max_concurrency']:.2f} requests of"
+        f" {kv['max_model_len']:,}"
+    )
+
+
+def _graphs(plan: Plan) -> str:
+    words = {
+        "none": "no full CUDA graphs",
+        "uniform1": "decode, 1 token per request",
+        "uniform": "decode, any equal number of tokens per request",
+        "always": "every batch",
+    }
+    return words[plan.graph_level]
+
+
+def _start(registry: Registry, plan: Plan) -> str:
+    return ""
+
+
+def _speed(plan: Plan) -> str:
+    uses = [use for g in plan.groups for use in g.phases.values() if use is not None]
+    measured = sorted({use.kernel for use in uses if use.measured is not None})
+    if not measured:
+        return f"nothing measured on {plan.arch}: order is the default, not a claim"
+    rest = sorted({use.kernel for use in uses if use.measured is None})
+    return f"measured: {' '.join(measured)}" + (f"; by the default order: {' '.join(rest)}" if rest else "")
+
+
+def _refusals(plan: Plan) -> list[str]:
+    lines: list[str] = []
+    for group in plan.groups:
+        why = plan.notes.why_not.get(group.name, ())
+        lines += ["", paint(f"{group.name}: not used", "bold")] if why else []
+        for item in why:
+            label = f"- {item['kernel']}"
+            fix = f"; {item['fix'][0]}" if item["fix"] else ""
+            lines += label_block(label, f"{item['phase']}: {item['code']}: {item['message']}{fix}", 14)
+    return lines
+
+
+def _uses(plan: Plan) -> list[tuple[PlanGroup, str, PhaseKernel]]:
+    return [(g, phase, use) for g in plan.groups for phase, use in g.phases.items() if use is not None]

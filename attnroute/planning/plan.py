@@ -1,0 +1,174 @@
+"""`plan`: one choice for all KV-cache groups and phases of a model."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from attnroute.dispatch.packages import resolve_packages
+from attnroute.errors import UsageError
+
+from .assemble import assemble
+from .blocks import Need, StateNeed
+from .conflict import explain_conflict
+from .joint import GroupClass, Weights, solve
+from .pages import GRANULE, Spans, bytes_per_token, state_blocks
+from .phases import Setting, Side, parse_directions, phase_need, phases_of
+from .record import Notes, PhaseKernel, Plan, PlanGroup
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from attnroute.dispatch.group import KVGroup
+    from attnroute.dispatch.packages import Packages
+    from attnroute.models.model import StateSpec
+    from attnroute.registry.registry import Registry
+
+__all__ = ["Notes", "PhaseKernel", "Plan", "PlanGroup", "Workload", "plan"]
+
+#: What makes two groups one class: everything but their names and layers.
+_GEOMETRY = attrgetter(
+    "head_dim", "head_dim_v", "num_q_heads", "num_kv_heads", "kind", "dtype", "kv_dtype", "sliding_window", "chunk",
+    "softcap", "sinks", "causal", "attn_type", "role", "traits", "latent", "rope", "nope", "topk",
+)  # fmt: skip
+
+
+def plan(
+    groups: Sequence[KVGroup],
+    arch: str,
+    packages: Mapping[str, str] | Packages | None = None,
+    *,
+    engine: str = "generic",
+    workload: Workload | None = None,
+    block_size: int | None = None,
+    state: Sequence[StateSpec] = (),
+    draft: Sequence[KVGroup] = (),
+    num_speculative_tokens: int = 0,
+    max_model_len: int | None = None,
+    max_source_len: int | None = None,
+    max_num_batched_tokens: int = 8192,
+    kv_memory: int | None = None,
+    prefix_caching: bool = True,
+    dcp: int = 1,
+    tp: int = 1,
+    layout: str | None = None,
+    one_kernel: bool = False,
+    prefill_arch: str | None = None,
+    decode_arch: str | None = None,
+    prefill_packages: Mapping[str, str] | Packages | None = None,
+    slack: float = 0.05,
+    waste_weight: float = 1.0,
+    min_evidence: str | None = None,
+    allow_unknown: bool = False,
+    strict_versions: bool = False,
+    environment: Mapping[str, Any] | None = None,
+    cannot: Sequence[str] = (),
+    force: Sequence[str] | str | None = None,
+    prefer: Sequence[str] | str | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    compare: str | None = None,
+    registry: Registry | None = None,
+) -> Plan:
+    """Kernels, pages and blocks for all groups and phases of a model on `arch`.
+
+    `groups` are per rank, after tensor parallelism (`tp` is only said again in the plan); groups of role `draft` may
+    stand among them or in `draft`. `state` is the recurrent state of linear layers. `block_size`, `max_model_len`,
+    `max_source_len` and `max_num_batched_tokens` count tokens, `kv_memory` bytes on one rank. `prefill_arch` and
+    `decode_arch` plan two machines with one cache format; `arch` stands for the one not named. `one_kernel` makes a
+    group decode and verify with the same kernel. `slack` is the part by which a measured kernel may be slower than the
+    best and still be chosen; `waste_weight` is what a wasted byte counts for: 1.0 sets one per cent of the cache against
+    one per cent of the attention time. `force` and `prefer` take `[GROUP:][PHASE=]KERNEL[@PACKAGE]`.
+
+    A phase that nothing serves is None in the plan, which is then not `served`. Raises UnservedError if the groups
+    cannot share one layout and block, if the memory holds no request, or for a forced kernel that cannot serve;
+    UsageError for names and values that do not exist.
+    """
+    if registry is None:
+        from attnroute.registry.registry import default_registry
+
+        registry = default_registry()
+    everything = (*groups, *draft)
+    _check(everything, block_size, num_speculative_tokens, kv_memory, max_model_len, dcp)
+    arch = registry.arch_id(decode_arch or arch)
+    if engine != "generic":
+        raise UsageError(f"engine {engine!r} cannot be planned yet", code="unknown-engine")
+    decode_side = Side(arch, resolve_packages(registry, arch, packages))
+    prefill_side = decode_side
+    if prefill_arch is not None and registry.arch_id(prefill_arch) != arch:
+        other = registry.arch_id(prefill_arch)
+        prefill_side = Side(other, resolve_packages(registry, other, prefill_packages or packages))
+    setting = Setting(
+        registry, decode_side, prefill_side, workload or Workload(), num_speculative_tokens, dcp, slack, min_evidence,
+        allow_unknown, strict_versions, tuple(sorted((environment or {}).items())), tuple(cannot),
+        parse_directions(_listed(force), "force"), parse_directions(_listed(prefer), "prefer"), one_kernel,
+    )  # fmt: skip
+    spans = Spans(max_num_batched_tokens, dcp, max_source_len)
+    members = _classes(everything)
+    classes = [_class(group, names, layers, setting, spans) for group, names, layers in members]
+    states = [StateNeed(s.bytes, len(s.layers), state_blocks(num_speculative_tokens, prefix_caching)) for s in state]
+    weights = Weights(waste_weight, setting.workload.graph_weight)
+    search = partial(
+        solve, classes, states, weights, granule=GRANULE, asked_block=block_size, layout=layout, slack=slack,
+        one_kernel=one_kernel,
+    )  # fmt: skip
+    joint = search()
+    if joint is None:
+        names = [n for _, n, _ in members]
+        raise explain_conflict(classes, names, setting, asked_block=block_size, layout=layout, granule=GRANULE)
+    return assemble(
+        everything, members, classes, states, joint, setting, spans,
+        asked={
+            "block_size": block_size, "num_speculative_tokens": num_speculative_tokens, "max_model_len": max_model_len,
+            "kv_memory": kv_memory, "prefix_caching": prefix_caching, "dcp": dcp, "tp": tp,
+            "max_num_batched_tokens": max_num_batched_tokens, "one_kernel": one_kernel, "slack": slack,
+            "waste_weight": waste_weight,
+        },
+    )  # fmt: skip
+
+
+def _listed(texts: Sequence[str] | str | None) -> tuple[str, ...]:
+    return () if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _check(
+    groups: Sequence[KVGroup], block: int | None, speculative: int, memory: int | None, longest: int | None, dcp: int
+) -> None:
+    if not groups:
+        raise UsageError("no KV-cache groups were given", code="no-groups")
+    seen: set[str] = set()
+    for group in groups:
+        if group.name in seen:
+            raise UsageError(f"two groups are called {group.name!r}; names must differ", code="bad-field")
+        seen.add(group.name)
+    for name, value, least in (("block_size", block, 1), ("num_speculative_tokens", speculative, 0), ("kv_memory", memory, 1),
+                               ("max_model_len", longest, 1), ("dcp", dcp, 1)):  # fmt: skip
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise UsageError(f"{name} is {value!r}; it must be a whole number of {least} or more", code="bad-field")
+
+
+def _classes(groups: Sequence[KVGroup]) -> list[tuple[KVGroup, tuple[str, ...], int]]:
+    """Groups of equal geometry together: (one of them, the names of all, their layers), ordered by what they are and
+    not by how they were passed, so that the order of groups and layers changes nothing.
+    """
+    found: dict[Any, list[KVGroup]] = {}
+    for group in groups:
+        found.setdefault(_GEOMETRY(group), []).append(group)
+    members = [(g[0], tuple(m.name for m in g), sum(max(1, len(m.layers)) for m in g)) for g in found.values()]
+    return sorted(members, key=lambda m: repr(_GEOMETRY(m[0])))
+
+
+def _class(group: KVGroup, names: tuple[str, ...], layers: int, setting: Setting, spans: Spans) -> GroupClass:
+    phases = tuple(phase_need(group, names, p, setting) for p in phases_of(group, setting.speculative))
+    if group.attn_type in ("encoder", "encoder_only"):
+        return GroupClass(phases, layers, None)
+    each = bytes_per_token(group)
+    contexts = setting.workload.context_lens
+    held = tuple(spans.tokens(group, c) for c in contexts)
+    counts = tuple(partial(_blocks, spans, group, c) for c in contexts)
+    return GroupClass(phases, layers, lambda unit: Need(each, layers, unit, held, counts))
+
+
+def _blocks(spans: Spans, group: KVGroup, context: int, block: int) -> int:
+    return spans.blocks(group, block, context)
