@@ -23,6 +23,11 @@ def words(seconds: float) -> str:
     return f"{seconds / size:.3g} {unit}"
 
 
+def load() -> str:
+    """What else the machine is doing: a median above budget under load says little."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
 def main() -> int:
     """Run pytest over bench_*.py, print the table, return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
@@ -33,13 +38,14 @@ def main() -> int:
         measured = json.loads(report.read_text())["benchmarks"] if report.exists() and report.stat().st_size else []
     if done.returncode:
         print(done.stdout)
-    print(f"{'MEASURED':46}{'MEDIAN':>10}{'BUDGET':>10}{'USED':>8}  ({os.cpu_count()} cores)")
+    print(f"{'MEASURED':46}{'BEST':>9}{'MEDIAN':>9}{'BUDGET':>9}{'USED':>7}  ({os.cpu_count()} cores, load {load()})")
     over = 0
     for entry in measured:
         median, budget = entry["stats"]["median"], entry["extra_info"]["budget"]
         over += median > budget
         mark = "  over" if median > budget else ""
-        print(f"{entry['extra_info']['what']:46}{words(median):>10}{words(budget):>10}{median / budget:>8.0%}{mark}")
+        columns = f"{words(entry['stats']['min']):>9}{words(median):>9}{words(budget):>9}{median / budget:>7.0%}{mark}"
+        print(f"{entry['extra_info']['what']:46}{columns}")
     return done.returncode or int(over > 0)
 
 

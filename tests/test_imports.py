@@ -128,11 +128,12 @@ def docstrings(tree: ast.Module) -> set[ast.AST]:
 
 @functools.cache
 def catalogue_names() -> re.Pattern[str]:
-    """Matches the ids of kernels and distributions as whole words."""
+    """Matches the ids of kernels, and of distributions that are no engine, as whole words."""
     names: list[str] = []
     for catalogue in ("kernels", "packages"):
         text = (ROOT / "capabilities" / f"{catalogue}.yaml").read_text(encoding="utf-8")
         names += yaml.safe_load(text)[catalogue]
+    names = sorted(set(names) - {path.stem for path in (ROOT / "capabilities" / "engines").glob("*.yaml")})
     return re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
 
 
