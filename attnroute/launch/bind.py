@@ -117,7 +117,7 @@ def bind(
     if decision.kernel is None or decision.provider is None:
         raise LaunchError(f"no kernel serves group {group.name!r}; there is nothing to launch", code="unserved")
     if kernels is None:
-        from attnroute.registry import load_registry
+        from attnroute.registry.registry import load_registry
 
         kernels = load_registry().catalogue["kernels"]
     name = launcher_name(decision.kernel, decision.provider, kernels)

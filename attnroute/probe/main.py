@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--arch", metavar="ID", help="architecture (default: that of this machine's GPU)")
     parser.add_argument("--package", action="append", default=[], metavar="NAME==VERSION",
-                        help="version of a package without metadata, or for a dry run of one that is not here")  # fmt: skip
+                        help="version of a package without metadata, or not here (dry runs)")  # fmt: skip
     parser.add_argument(
         "--predict", type=Path, metavar="FILE", help="write the predictions here and stop; needs no GPU with --arch"
     )

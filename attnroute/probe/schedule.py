@@ -7,6 +7,7 @@ wait for its build; builds and cases run side by side, each within its own numbe
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -47,6 +48,7 @@ class _Child:
 def _child(task: Task, pipe: int) -> None:
     """The forked process: does the work, writes one JSON object, ends without running anybody's exit handlers."""
     os.setsid()
+    faulthandler.disable()  # a crash is an answer here, not a reason to print this process's stacks
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)

@@ -1,0 +1,38 @@
+"""Every obligation of the tables has a handler, and none is handled that does not exist."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnroute.launch.calls import HANDLERS, Settings, settings_for
+from attnroute.launch.errors import LaunchError
+
+CALLS = yaml.safe_load((Path(__file__).parents[2] / "capabilities/calls.yaml").read_text(encoding="utf-8"))["calls"]
+
+
+@pytest.mark.parametrize("call", sorted(CALLS))
+def test_each_obligation_has_a_handler(call):
+    assert isinstance(settings_for([call]), Settings)
+
+
+def test_obligations_add_up():
+    settings = settings_for(["zeroed-workspace", "equal-kv-strides", "no-split-kv", "warm-up"])
+    assert (settings.zero_workspace, settings.equal_kv_strides, settings.num_splits) == (True, True, 1)
+    assert len(settings.notes) == 1
+
+
+def test_an_unknown_obligation_is_an_error_with_a_near_miss():
+    with pytest.raises(LaunchError, match="did you mean 'cast-q'"):
+        settings_for(["cast_q"])
+
+
+def test_launchers_named_in_the_catalogue_exist_or_are_absent_on_purpose():
+    kernels = yaml.safe_load((Path(__file__).parents[2] / "capabilities/kernels.yaml").read_text(encoding="utf-8"))[
+        "kernels"
+    ]
+    folder = Path(__file__).parents[2] / "attnroute/launch"
+    named = {p.get("launcher") for k in kernels.values() for p in k["providers"].values() if p.get("launcher")}
+    missing = {name for name in named if not (folder / f"{name}.py").exists()}
+    assert missing <= {"mla", "xqa_mla", "trtllm_gen_mla", "triton"}, missing
+    assert HANDLERS

@@ -1,0 +1,145 @@
+"""What each launcher says before start-up, and the host side of its plans. No kernel package is needed."""
+
+# ruff: noqa: E402 - without torch there is nothing to import
+
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from attnroute.launch.bind import bind, launcher_for
+from attnroute.launch.errors import LaunchError, NotInstalledError
+from attnroute.launch.flashinfer_pages import page_index, q_indptr
+from attnroute.launch.problem import Batch, KVPages, Limits, Problem
+from attnroute.launch.xqa import SEMAPHORES, draft_mask
+
+PROBLEM = Problem(8, 2, 64, 64, 16)
+LIMITS = Limits(4, 256, cuda_graph=False, device="cpu")
+NAMES = ["xqa", "native_tc", "native_cc", "native_fa2", "native_fa3", "fa2", "fa3", "fa4", "trtllm_gen"]
+PROVIDER = {"fa2": "vllm", "fa3": "vllm", "fa4": "vllm"}
+
+
+def batch():
+    table = torch.tensor([[5, 0, 0], [1, 2, 3]], dtype=torch.int32)
+    return Batch(table, torch.tensor([3, 40], dtype=torch.int32), (3, 40))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_launcher_binds_and_names_its_memory(name):
+    launcher = launcher_for(name, PROVIDER.get(name, "flashinfer-python"), PROBLEM, LIMITS)
+    assert launcher.workspace_bytes() >= 0
+    assert launcher.workspace_bytes(Limits(512, 1 << 17)) >= launcher.workspace_bytes()
+
+
+def test_a_package_that_is_not_here_is_said_to_be_missing():
+    if "flashinfer" in sys.modules:
+        pytest.skip("flashinfer is here")
+    with pytest.raises(NotInstalledError, match="install flashinfer-python"):
+        launcher_for("xqa", "flashinfer-python", PROBLEM, LIMITS).modules()
+
+
+def test_triton_has_no_launcher():
+    with pytest.raises(LaunchError, match="no launcher"):
+        launcher_for("triton", "vllm", PROBLEM, LIMITS)
+
+
+def test_xqa_workspace_grows_with_heads_and_rows():
+    def size(problem, limits):
+        return launcher_for("xqa", "flashinfer-python", problem, limits).workspace_bytes()
+
+    assert size(PROBLEM, LIMITS) > SEMAPHORES
+    big = replace(PROBLEM, num_q_heads=64, num_kv_heads=8, head_dim=256, head_dim_v=256)
+    assert size(big, Limits(1024, 4096)) > size(big, Limits(8, 4096))
+
+
+@pytest.mark.parametrize("q_len", [1, 3, 17, 32, 33])
+def test_draft_masks_hold_one_bit_a_key(q_len):
+    for causal in (True, False):
+        packed = draft_mask(2, q_len, causal=causal)
+        words = -(-q_len // 32)
+        assert tuple(packed.shape) == (2, q_len, 2 * words)
+        bits = packed[1].view(torch.int16).to(torch.int64) & 0xFFFF
+        for row in range(q_len):
+            seen = [key for key in range(words * 32) if int(bits[row, key // 16]) >> (key % 16) & 1]
+            assert seen == list(range(row + 1 if causal else q_len))
+
+
+def test_page_index_names_the_pages_in_use():
+    index = page_index(batch(), 16)
+    assert index.indptr.tolist() == [0, 1, 4]
+    assert index.indices.tolist() == [5, 1, 2, 3]
+    assert index.last.tolist() == [3, 8]
+    assert q_indptr(batch(), 4).tolist() == [0, 4, 8]
+    assert q_indptr(replace(batch(), q_lens=(1, 20)), 0).tolist() == [0, 1, 21]
+
+
+def test_bind_follows_the_decision(monkeypatch):
+    group = SimpleNamespace(
+        name="g", num_q_heads=8, num_kv_heads=2, head_dim=64, v_dim=64, dtype="bf16", kv="bf16",
+        sliding_window=None, softcap=None, sinks=True, causal=True,
+    )  # fmt: skip
+    kernels = {"xqa": {"providers": {"flashinfer-python": {"launcher": "xqa"}}}}
+    decision = SimpleNamespace(kernel="xqa", provider="flashinfer-python", q_dtype="bf16", calls=("zeroed-workspace",))
+    launcher = bind(decision, group, page_size=16, limits=LIMITS, kernels=kernels)
+    assert launcher.problem.sinks == "fp32"
+    assert launcher.settings.zero_workspace
+    with pytest.raises(LaunchError, match="no kernel serves"):
+        bind(SimpleNamespace(kernel=None, provider=None, q_dtype=None, calls=()), group, page_size=16, limits=LIMITS)
+    with pytest.raises(LaunchError, match="no launcher in the catalogue"):
+        bind(decision, group, page_size=16, limits=LIMITS, kernels={"xqa": {"providers": {}}})
+
+
+def recorded(monkeypatch, module, function):
+    """A stand-in module whose function remembers its arguments."""
+    seen = {}
+
+    def call(*args, **kwargs):
+        seen.update(kwargs, args=args)
+        out = kwargs.get("out")
+        return (out, out.new_zeros((8, 2)).float(), None, None) if function.startswith("_") else out
+
+    parts = module.split(".")
+    for n in range(1, len(parts) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(".".join(parts[:n])))
+    setattr(sys.modules[module], function, call)
+    return seen
+
+
+def run(launcher, **more):
+    kv = torch.zeros((6, 16, 2, 64), dtype=torch.bfloat16)
+    launcher.plan(batch())
+    return launcher.run(torch.zeros((2, 8, 64), dtype=torch.bfloat16), KVPages(kv, kv), **more)
+
+
+def test_xqa_passes_scales_window_and_shapes(monkeypatch):
+    seen = recorded(monkeypatch, "flashinfer.decode", "xqa_batch_decode_with_kv_cache")
+    launcher = launcher_for("xqa", "flashinfer-python", replace(PROBLEM, window=100), LIMITS, ["block-table-width"])
+    run(launcher)
+    assert seen["window_left"] == 99
+    assert seen["bmm1_scale"] == pytest.approx(64**-0.5)
+    assert seen["max_seq_len"] == 48
+    assert seen["workspace_buffer"].eq(0).all()
+
+
+def test_fa4_leaves_an_open_window_unset_and_splits_as_its_package_does(monkeypatch):
+    seen = recorded(monkeypatch, "vllm.vllm_flash_attn.cute.interface", "_flash_attn_fwd")
+    made = run(launcher_for("fa4", "vllm", replace(PROBLEM, lse=True), LIMITS))
+    assert (seen["window_size_left"], seen["window_size_right"], seen["num_splits"]) == (None, None, 0)
+    assert tuple(made.lse.shape) == (2, 8)
+    run(launcher_for("fa4", "vllm", replace(PROBLEM, window=100), LIMITS, ["no-split-kv"]))
+    assert (seen["window_size_left"], seen["window_size_right"], seen["num_splits"]) == (99, 0, 1)
+    seen = recorded(monkeypatch, "flash_attn.cute.interface", "_flash_attn_fwd")
+    run(launcher_for("fa4", "flash-attn-4", PROBLEM, LIMITS))
+    assert seen["num_splits"] == 1
+
+
+def test_fa3_is_asked_by_version(monkeypatch):
+    seen = recorded(monkeypatch, "vllm.vllm_flash_attn.flash_attn_interface", "flash_attn_varlen_func")
+    run(launcher_for("fa3", "vllm", PROBLEM, LIMITS))
+    assert seen["fa_version"] == 3
+    assert seen["window_size"] == [-1, -1]
+    run(launcher_for("fa2", "vllm", PROBLEM, LIMITS))
+    assert seen["fa_version"] == 2

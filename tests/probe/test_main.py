@@ -1,0 +1,88 @@
+"""The command: lists and predicts without a GPU, and says in one line why it cannot run without one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnroute.probe import machine
+from attnroute.probe.main import main, named_packages
+
+SCRIPT = Path(__file__).parents[2] / "scripts/arch_probe.py"
+NAMED = ["--arch", "sm90", "--package", "flashinfer-python==0.7.4"]
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+
+
+def test_without_a_gpu_one_line_and_exit_2(no_gpu, capsys, tmp_path):
+    assert main(["--out", str(tmp_path / "r.json")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no NVIDIA GPU found" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_script_is_the_command():
+    done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True, timeout=60)
+    assert "--quick" in done.stdout
+
+
+def test_a_list_needs_no_gpu(no_gpu, capsys):
+    assert main(["--list", "--kernel", "xqa", *NAMED]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("xqa@flashinfer-python/") for line in lines[:-1])
+    assert len(lines) > 50
+    one = lines[3].split()[0]
+    assert main(["--list", "--case", one, *NAMED]) == 0
+    assert "1 cases" in capsys.readouterr().out
+
+
+def test_quick_is_a_few_claims_of_each_kernel(no_gpu, capsys):
+    assert main(["--list", "--quick", *NAMED]) == 0
+    lines = capsys.readouterr().out.splitlines()[:-1]
+    kernels = [line.split("@")[0] for line in lines]
+    assert max(kernels.count(k) for k in set(kernels)) <= 12
+    assert len(set(kernels)) >= 3
+
+
+def test_predictions_are_written_before_anything_runs(no_gpu, tmp_path):
+    path = tmp_path / "p" / "predictions.json"
+    assert main(["--predict", str(path), *NAMED]) == 0
+    data = json.loads(path.read_text())
+    assert data["count"] == len(data["cases"]) > 100
+    assert {c["predicted"]["status"] for c in data["cases"]} >= {"accepted", "rejected", "known-wrong"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--kernel", "xqq", "--list", *NAMED], "did you mean 'xqa'"),
+        (["--case", "nothing", "--list", *NAMED], "no case starts with nothing"),
+        (["--list", "--arch", "sm90", "--package", "flashinfer"], "NAME==VERSION"),
+        (["--list", "--arch", "sm91"], "sm90"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(argv, words, capsys):
+    assert main(argv) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_nvidia_smi_is_read(monkeypatch):
+    class Done:
+        returncode, stdout, stderr = 0, "NVIDIA H200, 9.0, 580.1\nNVIDIA H200, 9.0, 580.1\n", ""
+
+    monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/x")
+    monkeypatch.setattr(machine.subprocess, "run", lambda *a, **k: Done)
+    assert machine.find_gpu() == ("NVIDIA H200", "9.0", "580.1")
+    Done.returncode, Done.stdout, Done.stderr = 9, "", "driver not loaded"
+    with pytest.raises(machine.NoGpuError, match="driver not loaded"):
+        machine.find_gpu()
+    with pytest.raises(machine.NoGpuError, match=r"compute capability 8\.6"):
+        machine.arch_of("8.6", {"sm90": {"compute_capability": "9.0"}})
+    assert machine.arch_of("9.0", {"sm90": {"compute_capability": "9.0"}}) == "sm90"
+    assert named_packages(["a==1"]) == {"a": "1"}

@@ -1,0 +1,127 @@
+"""Processes: crashes and hangs cost one case, finished cases survive an interruption, builds come first."""
+
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from attnroute.probe.capture import Journal
+from attnroute.probe.cases import cases_for
+from attnroute.probe.predict import predicted_cases
+from attnroute.probe.schedule import Task, can_fork_after, run_tasks
+from attnroute.probe.session import Session, run_cases
+from attnroute.probe.tolerance import load_tolerances
+
+from .fakes import PACKAGES, Crashing, Eager, Hanging, Registry, making, table
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def collect(tasks, slots=None, **more):
+    answers = {}
+    left = run_tasks(
+        tasks, slots or {"case": 2, "build": 1}, lambda task, result: answers.setdefault(task.id, result), **more
+    )
+    return answers, left
+
+
+def task(name, work, *, kind="case", timeout=20.0, needs=()):
+    return Task(name, kind, work, timeout, frozenset(needs))
+
+
+def fine():
+    return {"outcome": "ok", "pid": os.getpid()}
+
+
+def test_each_task_has_a_process_of_its_own():
+    answers, left = collect([task(str(n), fine) for n in range(4)])
+    assert left == 0
+    assert len({a["pid"] for a in answers.values()} | {os.getpid()}) == 5
+
+
+def test_a_crash_an_exit_and_a_hang_are_told_apart():
+    answers, _ = collect(
+        [
+            task("crash", lambda: os.kill(os.getpid(), 11)),
+            task("exit", lambda: os._exit(3)),
+            task("hang", lambda: time.sleep(60), timeout=0.5),
+            task("raise", lambda: 1 / 0),
+            task("fine", fine),
+        ]
+    )
+    assert answers["crash"]["outcome"] == "faults"
+    assert "SIGSEGV" in answers["crash"]["message"]
+    assert "code 3" in answers["exit"]["message"]
+    assert answers["hang"]["outcome"] == "timeout"
+    assert answers["raise"]["outcome"] == "raises"
+    assert answers["fine"]["outcome"] == "ok"
+
+
+def test_cases_wait_for_builds_and_a_failed_build_is_their_answer():
+    def failing():
+        raise RuntimeError("Ninja build failed.\nx.cu(1): error: static assertion failed\n")
+
+    answers, _ = collect(
+        [
+            task("module", fine, kind="build"),
+            task("broken", failing, kind="build"),
+            task("a", fine, needs=["module"]),
+            task("b", fine, needs=["broken"]),
+            task("c", fine),
+        ]
+    )
+    assert answers["a"]["outcome"] == answers["c"]["outcome"] == "ok"
+    assert answers["b"]["outcome"] == "build-fails"
+    assert "static assertion" in answers["b"]["message"]
+
+
+def test_nothing_starts_after_the_deadline():
+    answers, left = collect(
+        [task(str(n), lambda: time.sleep(0.3) or fine()) for n in range(40)], deadline=time.monotonic() + 0.5
+    )
+    assert 0 < len(answers) < 40
+    assert left == 40 - len(answers)
+
+
+def test_a_package_that_breaks_forked_children_is_noticed():
+    assert can_fork_after(["json"], lambda: None) == ""
+    assert "device" in can_fork_after(["json"], lambda: (_ for _ in ()).throw(RuntimeError("device gone")))
+
+
+def session():
+    return Session(Registry(), "sm00", PACKAGES, load_tolerances())
+
+
+def some_cases(count):
+    found = [c for c in cases_for(table(), PACKAGES) if not c.ask.graph and c.ask.head_dim == 64 and c.ask.ratio == 4]
+    small = [replace(c, ask=replace(c.ask, lens=(1, 40))) for c in found[:count]]
+    return predicted_cases(Registry(), "sm00", PACKAGES, small)
+
+
+def run(kind, cases, journal, **more):
+    return run_cases(
+        session(), cases, journal, jobs=2, timeout=more.pop("timeout", 60), seed=1, make=making(kind), device="cpu"
+    )
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+    cases = some_cases(3)
+    journal = Journal(tmp_path / "j")
+    first = run(Eager, cases[:2], journal)
+    assert [r["outcome"] for r in first] == ["ok", "ok"]
+    with journal.path.open("a") as file:
+        file.write('{"id": "torn off by a cra')
+    again = run(Crashing, cases, journal)
+    assert [r["outcome"] for r in again] == ["ok", "ok", "faults"]
+    assert again[2]["verdict"] == "contradicts"
+    assert len(journal.read()) == 3
+
+
+def test_a_hanging_case_is_silent_about_the_tables(tmp_path):
+    records = run(Hanging, some_cases(1), Journal(tmp_path / "j"), timeout=1)
+    assert (records[0]["outcome"], records[0]["verdict"]) == ("timeout", "silent")
+    assert json.dumps(records)
