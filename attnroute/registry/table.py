@@ -237,11 +237,13 @@ class ArchTable:
         held = 0
         for i, box in enumerate(self.boxes):
             table = box.where.get("dtypes")
-            if table is None or self._box_holds(box, table, model, kv):
+            if table is None or self._box_holds(box, table, model, kv, cannot):
                 held |= 1 << i
         return known, served, held
 
-    def _box_holds(self, box: Box, table: Mapping[str, Any], model: str | None, kv: str | None) -> bool:
+    def _box_holds(
+        self, box: Box, table: Mapping[str, Any], model: str | None, kv: str | None, cannot: tuple[str, ...]
+    ) -> bool:
         """A box is met by the query dtype the kernel would read; with a free model dtype, by all of them."""
         if kv is None:
             return False
@@ -251,7 +253,7 @@ class ArchTable:
             rows = [r for r in self.rows if r.kernel == box.kernel and r.provider == box.provider]
         reads: set[str] = set()
         for source in MODEL_DTYPES if model is None else (model,):
-            fits = [q for q in self.reads(source) if any(kv in r.dims["dtypes"].get(q, ()) for r in rows)]
+            fits = [q for q in self.reads(source, cannot) if any(kv in r.dims["dtypes"].get(q, ()) for r in rows)]
             reads.add(fits[0] if fits else source)
         return all(kv in table.get(q, ()) for q in reads)
 
