@@ -68,7 +68,7 @@ _LAYER: Mapping[str, Any] = {
     "softcap": False, "per_head_scales": False, "attn_type": "decoder", "window": False, "mm_prefix": False,
     "non_causal": False, "adaptive": False, "heads": None, "hd256_aware": False, "q_heads": None, "kv_heads": None,
     "page": None, "version": None, "spec_given": False, "is_prefill": False, "spec_tokens": 0, "q_prefill": "model",
-    "decode_kernel": None,
+    "decode_kernel": None, "tokens": None,
 }  # fmt: skip
 
 

@@ -12,14 +12,13 @@ from attnroute.engines.rules import EngineRefusal
 if TYPE_CHECKING:
     from attnroute.engines.data import Backend, Engine
 
-ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "u8": 1}
-
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
     """The cache of one layer. `kind` is one of the data's `spec_kinds`; sizes in tokens and bytes.
 
-    `bytes` is one stored element; `mode` the quantization mode; `slots` and `content` (bytes of one head slot for one
+    `stored` is the type of one element, of `bytes`; `mode` the quantization mode; `cache_dtype` vLLM's name of the KV
+    dtype, kept for MLA only; `slots` and `content` (bytes of one head slot for one
     state) are set where a backend packs the cache. `padded` is the padded page, `alignment` what an MLA page is rounded
     to, `stride_tokens` or `stride_bytes` what a block's stride must be a multiple of. `tensors` are (shape, element
     bytes) of a state; its `kind` is mamba.
@@ -31,9 +30,9 @@ class CacheSpec:
     head: int = 0
     head_v: int = 0
     bytes: int = 2
+    stored: str = "bf16"
     mode: str = "NONE"
-    kv: str = "auto"
-    dtype: str = "bf16"
+    cache_dtype: str | None = None
     window: int | None = None
     extra_retained: int = 0
     chunk: int | None = None
@@ -96,7 +95,7 @@ class CacheSpec:
         from math import gcd
 
         kernel = gcd(self.stride_tokens, self.block)
-        return 1 if kernel == self.block else replace(self, block=kernel).page
+        return 1 if kernel == self.block else finished(replace(self, block=kernel)).page
 
 
 def finished(spec: CacheSpec) -> CacheSpec:
@@ -125,10 +124,10 @@ def packed(engine: Engine, backend: Backend, spec: CacheSpec) -> CacheSpec:
     return spec
 
 
-def element_bytes(engine: Engine, kv: str, dtype: str) -> int:
-    """Bytes of one stored element of a cache of KV dtype `kv` (vLLM's name) in a model of dtype `dtype`."""
-    stored = engine.kv_dtypes[kv]["bytes"]
-    return int(stored) if stored is not None else ELEMENT_BYTES[dtype]
+def stored_type(engine: Engine, kv: str, dtype: str) -> str:
+    """The type that a cache of KV dtype `kv` (vLLM's name) stores in a model of dtype `dtype`."""
+    stored: str | None = engine.kv_dtypes[kv]["stored"]
+    return stored if stored is not None else dtype
 
 
 def attention_spec(engine: Engine, kind: str, *, block: int, heads: int, head: int, kv: str, dtype: str,
@@ -136,11 +135,12 @@ def attention_spec(engine: Engine, kind: str, *, block: int, heads: int, head: i
     """The spec of an attention layer as its layer class makes it, before any backend packs it."""
     mla = kind in ("mla", "window_mla", "hidden")
     opaque = engine.kv_dtypes[kv].get("mla_bytes") if mla else None
+    stored = stored_type(engine, kv, dtype)
     value = 0 if mla else (head if head_v is None else head_v)
     return finished(
         CacheSpec(
-            kind, block, heads, head, value, element_bytes(engine, kv, dtype), mode_of(engine, kv), kv, dtype,
-            content=opaque, **more,  # type: ignore[arg-type]
+            kind, block, heads, head, value, engine.data["element_bytes"][stored], stored, mode_of(engine, kv),
+            kv if mla else None, content=opaque, **more,  # type: ignore[arg-type]
         )
     )  # fmt: skip
 
