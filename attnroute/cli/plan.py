@@ -46,14 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill-arch", help="architecture that runs prompts, if another one decodes")
     parser.add_argument("--decode-arch", help="architecture that decodes, if another one runs prompts")
     parser.add_argument("--engine", default="generic", help="generic (attnroute's own policy, the default) or vllm")
-    parser.add_argument("--compare", choices=("model-wide",), help="beside it: vLLM as shipped, which asks some questions of the model-wide head size")  # fmt: skip
+    parser.add_argument(
+        "--compare", choices=("model-wide",),
+        help="beside it: vLLM as shipped, which asks some questions of the model-wide head size",
+    )  # fmt: skip
     parser.add_argument("--block-size", type=common.positive, help="tokens a block; default: the least wasteful")
-    parser.add_argument("--kv-memory", type=memory, metavar="SIZE", help="memory for the KV cache on one GPU, such as 105GiB")
+    parser.add_argument("--kv-memory", type=memory, metavar="SIZE", help="KV cache memory of one GPU, such as 105GiB")
     parser.add_argument("--max-model-len", type=common.positive, help="longest context in tokens; default: the model's")
     parser.add_argument("--max-num-batched-tokens", type=common.positive, help="most tokens a step; default 8192")
     parser.add_argument("--kv-dtype", default="auto", help="dtype of the KV cache; auto honours the checkpoint")
     parser.add_argument("--dtype", type=common.dtype, help="the model's dtype; default: the checkpoint's")
-    parser.add_argument("--state-dtype", default="auto", help="dtype of the recurrent state; default: the model's own rule")
+    parser.add_argument("--state-dtype", default="auto", help="dtype of the recurrent state; default: the model's")
     parser.add_argument("--tp", type=common.positive, default=1, help="tensor-parallel size")
     parser.add_argument("--dcp", type=common.positive, default=1, help="decode-context-parallel size")
     parser.add_argument("--no-prefix-caching", action="store_true", help="nothing is kept between requests")
@@ -64,9 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-evidence", choices=STRENGTHS, help="weakest proof that counts")
     parser.add_argument("--allow-unknown", action="store_true", help="accept what no source was checked for")
     parser.add_argument("--strict-versions", action="store_true", help="refuse versions above the last one looked at")
-    parser.add_argument("--env", action="append", default=[], metavar="KEY=yes|no", help="state of the machine: nvcc, cubins, network, driver_jit, cuda=13.0")  # fmt: skip
-    parser.add_argument("--force", action="append", default=[], metavar="[GROUP:][PHASE=]KERNEL", help="this kernel or none; repeatable")  # fmt: skip
-    parser.add_argument("--prefer", action="append", default=[], metavar="[GROUP:][PHASE=]KERNEL", help="this kernel if it can serve; repeatable")  # fmt: skip
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="KEY=yes|no",
+        help="state of the machine: nvcc, cubins, network, driver_jit, cuda=13.0",
+    )  # fmt: skip
+    which = "[GROUP:][PHASE=]KERNEL"
+    for flag, words in (("--force", "this kernel or none"), ("--prefer", "this kernel if it can serve")):
+        parser.add_argument(flag, action="append", default=[], metavar=which, help=f"{words}; repeatable")
     parser.add_argument("--explain", action="store_true", help="every refusal, and what the choice cost")
     common.add_packages(parser)
     common.add_registry(parser)

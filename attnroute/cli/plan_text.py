@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnroute.cli.plan_facts import facts
 from attnroute.cli.text import WIDTH, label_block, paint, table, wrap
-from attnroute.planning.capacity import gib
 from attnroute.registry.dims import STRENGTHS
 
 if TYPE_CHECKING:
     from attnroute.models.model import Model
-    from attnroute.planning.record import PhaseKernel, Plan, PlanGroup
+    from attnroute.planning.record import Plan, PlanGroup
     from attnroute.registry.registry import Registry
 
 _LABEL = 9
@@ -22,14 +22,14 @@ _RIGHT = ("LAYERS", "HEAD", "Q/KV", "WINDOW", "PAGE", "BLOCK")
 def render(registry: Registry, plan: Plan, target: Model, draft: Model | None, *, explain: bool = False) -> list[str]:
     """The whole answer as lines of at most 80 columns."""
     lines = [*wrap(_question(plan, target, draft), 2, 0), *wrap(_origin(registry, plan), 2, 0), ""]
-    lines += _groups(plan)
+    lines += _groups(registry, plan)
     for warning in plan.warnings:
         lines += ["", *_warning(warning)]
     doubts = [*target.warnings, *(draft.warnings if draft else ())]
     for doubt in doubts:
         lines += ["", *_warning(doubt)]
     lines.append("")
-    for label, text in _facts(registry, plan):
+    for label, text in facts(registry, plan):
         lines += label_block(label, text, _LABEL)
     notes = [*target.notes, *(draft.notes if draft else ())]
     lines += label_block("NOTES", "; ".join(dict.fromkeys(notes)), _LABEL) if notes else []
@@ -62,29 +62,31 @@ def _origin(registry: Registry, plan: Plan) -> str:
     return f"{text}; tables {registry.label}"
 
 
-def _groups(plan: Plan) -> list[str]:
-    providers = {use.provider for g in plan.groups for use in g.phases.values() if use is not None}
+def _groups(registry: Registry, plan: Plan) -> list[str]:
+    kernels = registry.catalogue["kernels"]
+    shared = frozenset(name for name, entry in kernels.items() if len(entry["providers"]) > 1)
     verify = any("verify" in g.needed for g in plan.groups)
     head = ["GROUP", "LAYERS", "HEAD", "Q/KV", "WINDOW", "DECODE", *(["VERIFY"] if verify else []), "PREFILL", "PAGE",
             "BLOCK", "PROOF"]  # fmt: skip
-    rows = [head, *(_row(g, verify, len(providers) > 1) for g in plan.groups)]
-    right = [name for name in _RIGHT]
+    rows = [head, *(_row(g, verify, shared) for g in plan.groups)]
     for name in ("", *_DISPENSABLE):
         if name in rows[0]:
             at = rows[0].index(name)
             rows = [row[:at] + row[at + 1 :] for row in rows]
-        lines = table(rows, [i for i, title in enumerate(rows[0]) if title in right])
+        lines = table(rows, [i for i, title in enumerate(rows[0]) if title in _RIGHT])
         if max(map(len, lines)) <= WIDTH:
             break
     return [paint(lines[0], "bold"), *lines[1:]]
 
 
-def _row(group: PlanGroup, verify: bool, say_provider: bool) -> list[str]:
+def _row(group: PlanGroup, verify: bool, shared: frozenset[str]) -> list[str]:
+    """The cells of one group; kernels that several packages ship (`shared`) are named with theirs."""
+
     def name(phase: str) -> str:
         use = group.phases.get(phase)
         if use is None:
             return "none" if phase in group.needed else "-"
-        return f"{use.kernel}@{use.provider}" if say_provider else use.kernel
+        return f"{use.kernel}@{use.provider}" if use.kernel in shared else use.kernel
 
     first = "draft" if group.role == "draft" else "decode"
     shape = group.shape
@@ -119,78 +121,6 @@ def _warning(text: str) -> list[str]:
     return [paint(line, "warn") for line in lines]
 
 
-def _facts(registry: Registry, plan: Plan) -> list[tuple[str, str]]:
-    facts = [("SHARED", _shared(plan))]
-    if plan.mamba is not None:
-        facts.append(("STATE", _state(plan)))
-    if plan.kv is not None and plan.kv["tokens"] is not None:
-        facts.append(("MEMORY", _memory(plan)))
-    facts.append(("GRAPHS", _graphs(plan)))
-    start = _start(registry, plan)
-    facts += [("START", start)] if start else []
-    facts.append(("SPEED", _speed(plan)))
-    return facts
-
-
-def _shared(plan: Plan) -> str:
-    parts = [f"layout {plan.layout}"] if plan.layout else []
-    if plan.page_bytes:
-        blocks = {g.block_size for g in plan.groups if g.block_size}
-        where = "in all groups" if len(plan.groups) > 1 else ""
-        parts.append(f"block {plan.page_bytes:,} B a layer {where}".rstrip())
-        if len(blocks) > 1:
-            parts.append(f"of {' '.join(map(str, sorted(blocks)))} tokens")
-    padded = [f"{g.name} {g.padding_percent:.2f} %" for g in plan.groups if g.padding_percent]
-    parts += [f"padding {', '.join(padded)}"] if padded else []
-    q = {p: {use.q_dtype for g in plan.groups if (use := g.phases.get(p)) is not None} for p in ("decode", "prefill")}
-    if q["decode"] == q["prefill"] and len(q["decode"]) == 1:
-        parts.append(f"query {next(iter(q['decode']))} in both phases")
-    else:
-        parts += [f"query {' '.join(sorted(map(str, d)))} in {p}" for p, d in q.items() if d]
-    return "; ".join(parts)
-
-
-def _state(plan: Plan) -> str:
-    m = plan.mamba
-    assert m is not None
-    return (
-        f"{m['state_bytes']:,} B a layer in a page of {m['page_bytes']:,} B: padding {m['padding_percent']:.2f} %;"
-        f" {m['layers']} layers, {m['states_per_request']} states a request"
-    )
-
-
-def _memory(plan: Plan) -> str:
-    kv = plan.kv
-    assert kv is not None
-    return (
-        f"{gib(kv['memory_bytes'])} hold {kv['tokens']:,} tokens: {kv['max_concurrency']:.2f} requests of"
-        f" {kv['max_model_len']:,}"
-    )
-
-
-def _graphs(plan: Plan) -> str:
-    words = {
-        "none": "no full CUDA graphs",
-        "uniform1": "decode, 1 token per request",
-        "uniform": "decode, any equal number of tokens per request",
-        "always": "every batch",
-    }
-    return words[plan.graph_level]
-
-
-def _start(registry: Registry, plan: Plan) -> str:
-    return ""
-
-
-def _speed(plan: Plan) -> str:
-    uses = [use for g in plan.groups for use in g.phases.values() if use is not None]
-    measured = sorted({use.kernel for use in uses if use.measured is not None})
-    if not measured:
-        return f"nothing measured on {plan.arch}: order is the default, not a claim"
-    rest = sorted({use.kernel for use in uses if use.measured is None})
-    return f"measured: {' '.join(measured)}" + (f"; by the default order: {' '.join(rest)}" if rest else "")
-
-
 def _refusals(plan: Plan) -> list[str]:
     lines: list[str] = []
     for group in plan.groups:
@@ -202,6 +132,3 @@ def _refusals(plan: Plan) -> list[str]:
             lines += label_block(label, f"{item['phase']}: {item['code']}: {item['message']}{fix}", 14)
     return lines
 
-
-def _uses(plan: Plan) -> list[tuple[PlanGroup, str, PhaseKernel]]:
-    return [(g, phase, use) for g in plan.groups for phase, use in g.phases.items() if use is not None]

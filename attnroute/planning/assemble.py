@@ -9,7 +9,7 @@ from attnroute.registry.dims import MLA_KINDS
 
 from .capacity import Held, kv_json, mamba_json
 from .joint import GroupClass, Joint, best_alone, model_level
-from .pages import Spans, bytes_per_token, kernel_pages
+from .pages import bytes_per_token, kernel_pages
 from .record import PHASES, PhaseKernel, Plan, PlanGroup
 from .words import notes_for
 
@@ -18,39 +18,35 @@ if TYPE_CHECKING:
 
     from attnroute.dispatch.group import KVGroup
 
-    from .blocks import StateNeed
     from .options import Option
-    from .phases import Setting
-
-Member = tuple["KVGroup", tuple[str, ...], int]
+    from .search import Search
 
 
 def assemble(
     groups: Sequence[KVGroup],
-    members: Sequence[Member],
+    search: Search,
     classes: Sequence[GroupClass],
-    states: Sequence[StateNeed],
     joint: Joint,
-    setting: Setting,
-    spans: Spans,
     asked: dict[str, Any],
 ) -> Plan:
-    """The plan of a joint choice. `members` and `classes` go together; `asked` is what the caller stated, for the record."""
+    """The plan of a joint choice. `asked` is what the caller stated, for the record."""
+    setting, spans, states = search.setting, search.spans, search.states
     held: list[Held] = []
     by_name: dict[str, PlanGroup] = {}
     original = {g.name: g for g in groups}
     longest = asked["max_model_len"]
     page_bytes = None if joint.blocks is None else joint.blocks.page_bytes
     sizes = iter(() if joint.blocks is None else joint.blocks.sizes)
-    for (group, names, layers), item, options in zip(members, classes, joint.chosen, strict=True):
+    for member, item, options in zip(search.members, classes, joint.chosen, strict=True):
+        group = member.group
         size = next(sizes) if item.need is not None else None
         phases = _phases(item, options, size)
         each = bytes_per_token(group)
         count = None
         if size is not None:
-            held.append(Held(layers, each, partial(spans.blocks, group, size)))
+            held.append(Held(member.layers, each, partial(spans.blocks, group, size)))
             count = None if longest is None else spans.blocks(group, size, longest)
-        for name in names:
+        for name in member.names:
             stored = None if size is None else size * each
             by_name[name] = PlanGroup(
                 name=name,
@@ -90,7 +86,7 @@ def assemble(
         options=asked | {"packages_origin": setting.decode.packages.origin},
         prefill_arch=setting.prefill.arch if setting.prefill is not setting.decode else None,
         prefill_packages=dict(setting.prefill.packages.versions) if setting.prefill is not setting.decode else None,
-        _explain=partial(notes_for, members, classes, states, joint, setting),
+        _explain=partial(notes_for, search, classes, joint),
     )
 
 
@@ -116,7 +112,7 @@ def _phases(item: GroupClass, options: Sequence[Option | None], block: int | Non
         o.pages if o is not None and p.paged and block is not None else None
         for p, o in zip(item.phases, options, strict=True)
     ]
-    pages = kernel_pages(sets, block) if block is not None else [None] * len(sets)
+    pages = kernel_pages(sets, block) if block is not None else (None,) * len(sets)
     found: dict[str, PhaseKernel | None] = dict.fromkeys(PHASES)
     for need, option, page in zip(item.phases, options, pages, strict=True):
         if option is not None:

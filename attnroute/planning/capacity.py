@@ -83,7 +83,8 @@ def too_small(
     need = pages_per_request(held, states, longest) * page_bytes
     words = f"the longest context that fits is {fits} tokens (--max-model-len {fits})" if fits else "no context fits"
     return UnservedError(
-        f"KV memory {gib(memory)} is too small: one request of {longest} tokens takes {gib(need)}; {words}", code="memory"
+        f"KV memory {gib(memory)} is too small: one request of {longest} tokens takes {gib(need)}; {words}",
+        code="memory",
     )
 
 

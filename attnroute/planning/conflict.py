@@ -13,45 +13,48 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .joint import GroupClass, PhaseNeed
-    from .phases import Setting
+    from .search import Search
 
 
-def explain_conflict(
-    classes: Sequence[GroupClass],
-    names: Sequence[Sequence[str]],
-    setting: Setting,
-    *,
-    asked_block: int | None,
-    layout: str | None,
-    granule: int,
-) -> UnservedError:
+def explain_conflict(search: Search, classes: Sequence[GroupClass]) -> UnservedError:
     """The error for groups that no layout and block suits: a block that was asked for first, then the layout."""
-    if asked_block is not None:
-        parts = []
-        for item, group in zip(classes, names, strict=True):
-            for phase in item.phases:
-                if phase.optional or not phase.paged or not phase.options or any(fits(o.pages, asked_block) for o in phase.options):
-                    continue
-                near = nearest_blocks(phase, asked_block, granule)
-                kernels = " ".join(dict.fromkeys(o.kernel for o in phase.options))
-                parts.append(f"{' '.join(group)} in {phase.phase} ({kernels}) would take {near}")
+    asked = search.asked_block
+    needs = [(m.title, p) for m, c in zip(search.members, classes, strict=True) for p in c.phases]
+    needs = [(title, p) for title, p in needs if p.paged and p.options and not p.optional]
+    if asked is not None:
+        parts = [
+            f"{title} in {p.phase} ({_kernels(p)}) would take {nearest_blocks(p, asked, search.granule)}"
+            for title, p in needs
+            if not any(fits(o.pages, asked) for o in p.options)
+        ]
         if parts:
-            return UnservedError(f"block size {asked_block} suits not every group: {'; '.join(parts)}", code="no-common-block")
-    wanted = LAYOUTS if layout is None else (layout,)
+            words = f"block size {asked} does not suit every group: {'; '.join(parts)}"
+            return UnservedError(words, code="no-common-block")
+    wanted = LAYOUTS if search.layout is None else (search.layout,)
+    common = set(wanted)
     parts = []
-    for item, group in zip(classes, names, strict=True):
-        for phase in item.phases:
-            if phase.optional or not phase.paged or not phase.options:
-                continue
-            have = {n for o in phase.options for n in (LAYOUTS if o.layouts is None else o.layouts)}
-            if not set(wanted) <= have:
-                kernels = " ".join(dict.fromkeys(o.kernel for o in phase.options))
-                where = setting.side(phase.phase).arch
-                shown = " ".join(n for n in LAYOUTS if n in have)
-                parts.append(f"{' '.join(group)} in {phase.phase} on {where} takes {shown} ({kernels})")
-    if parts:
+    for title, p in needs:
+        have = {n for o in p.options for n in (LAYOUTS if o.layouts is None else o.layouts)}
+        common &= have
+        if not set(wanted) <= have:
+            shown = " ".join(n for n in LAYOUTS if n in have)
+            parts.append(f"{title} in {p.phase} on {search.setting.side(p.phase).arch} takes {shown} ({_kernels(p)})")
+    if parts and not common:
         return UnservedError(f"no KV layout suits every group: {'; '.join(parts)}", code="no-common-layout")
-    return UnservedError("no block size and layout suit every group together", code="no-common-block")
+    return UnservedError(
+        "no layout and block size suit every group together: "
+        + "; ".join(f"{title} in {p.phase} takes {_takes(p)}" for title, p in needs),
+        code="no-common-block",
+    )
+
+
+def _kernels(phase: PhaseNeed) -> str:
+    return " ".join(dict.fromkeys(o.kernel for o in phase.options))
+
+
+def _takes(phase: PhaseNeed) -> str:
+    """`xqa page 16 32 64 128 NHD HND, native_tc page any NHD HND`."""
+    return ", ".join(f"{o.kernel} page {o.pages.words()} {' '.join(o.layouts or LAYOUTS)}" for o in phase.options)
 
 
 def nearest_blocks(phase: PhaseNeed, asked: int, granule: int) -> str:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PhaseNeed:
     """One phase of a class: accepted kernels, best first, the share of the attention time, and the graph level that
-    full graphs of its step take (None: the step is not captured). An `optional` phase may go without a kernel of its own:
-    drafts can be verified as prefill.
+    full graphs of its step take (None: the step is not captured). An `optional` phase may go without a kernel of its
+    own: drafts can be verified as prefill.
     """
 
     phase: str
@@ -60,8 +60,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """A complete choice. `chosen` holds one option (None: nothing serves) for each phase of each class, `units` what each
-    class's block is a multiple of. `time`, `waste` and `graph` are the weighted parts of the cost, in layers.
+    """A complete choice. `chosen` holds one option (None: nothing serves) for each phase of each class, `units` what
+    each class's block is a multiple of. `time`, `waste` and `graph` are the weighted parts of the cost, in layers.
     """
 
     layout: str
@@ -155,14 +155,15 @@ def _menu(
         served = [(p, o) for p, o in zip(item.phases, picks, strict=True) if o is not None]
         weight = sum(p.share * (_worst(p) if o is None else o.weight) for p, o in zip(item.phases, picks, strict=True))
         sets = [o.pages for p, o in served if p.paged]
-        for unit in units(sets, granule if asked is None else asked) if item.need is not None else (1,):
-            entries.append(_Entry(unit, item.layers * weight, picks))
+        found = units(sets, granule if asked is None else asked) if item.need is not None else (1,)
+        entries += [_Entry(unit, item.layers * weight, picks) for unit in found]
     return _front(entries)
 
 
 def _two_kernels(item: GroupClass, picks: Sequence[Option | None]) -> bool:
     """Whether single tokens and drafts would be read by different kernels."""
-    names = {o.name for p, o in zip(item.phases, picks, strict=True) if o is not None and p.phase in ("decode", "verify")}
+    both = ("decode", "verify")
+    names = {o.name for p, o in zip(item.phases, picks, strict=True) if o is not None and p.phase in both}
     return len(names) > 1
 
 

@@ -81,8 +81,8 @@ def _options(
         candidate = table.candidates[i]
         time = times.get((candidate.kernel, candidate.provider))
         weight = weigh(time, place, times, slack)
-        for verdict in (verdicts[i], *_other_rows(ev, packages, i, verdicts[i])):
-            found.append(_option(ev, i, verdict, place, time, weight))
+        rows = (verdicts[i], *_other_rows(ev, packages, i, verdicts[i]))
+        found += [_option(ev, i, verdict, place, time, weight) for verdict in rows]
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -89,12 +90,18 @@ def units(sets: Iterable[IntSet], granule: int) -> tuple[int, ...]:
     Least common multiples of one smallest page of each set and of the granule, those that are multiples of another left
     out; ascending.
     """
+    return _units(frozenset(sets), granule)
+
+
+@lru_cache(maxsize=4096)
+def _units(sets: frozenset[IntSet], granule: int) -> tuple[int, ...]:
     found = {granule}
     for pages in sets:
         found = {unit * page // gcd(unit, page) for unit in found for page in _smallest(pages)}
     return tuple(sorted(u for u in found if not any(u != other and u % other == 0 for other in found)))
 
 
+@lru_cache(maxsize=1024)
 def _smallest(pages: IntSet) -> tuple[int, ...]:
     """The pages that are no multiple of another page of the set."""
     if pages.is_any:
@@ -111,6 +118,7 @@ def fits(pages: IntSet, block: int) -> bool:
     return pages.is_any or largest_page(pages, block) is not None
 
 
+@lru_cache(maxsize=4096)
 def largest_page(pages: IntSet, block: int) -> int | None:
     """The largest page of the set that divides the block: the block itself where the kernel takes it."""
     if block in pages:
@@ -118,14 +126,18 @@ def largest_page(pages: IntSet, block: int) -> int | None:
     return max((p for p in pages.values(block) if p and block % p == 0), default=None)
 
 
-def kernel_pages(sets: Iterable[IntSet | None], block: int) -> list[int | None]:
+def kernel_pages(sets: Iterable[IntSet | None], block: int) -> tuple[int | None, ...]:
     """The page of each phase's kernel in a block: one for all phases if they share one, so that one block table serves
     them, else the largest of each. None stays None (a kernel that reads no pages).
     """
-    wanted = list(sets)
+    return _kernel_pages(tuple(sets), block)
+
+
+@lru_cache(maxsize=4096)
+def _kernel_pages(wanted: tuple[IntSet | None, ...], block: int) -> tuple[int | None, ...]:
     paged = [pages for pages in wanted if pages is not None]
     common = next((p for p in _divisors(block) if all(p in pages for pages in paged)), None) if paged else None
-    return [None if pages is None else common or largest_page(pages, block) for pages in wanted]
+    return tuple(None if pages is None else common or largest_page(pages, block) for pages in wanted)
 
 
 def _divisors(block: int) -> list[int]:

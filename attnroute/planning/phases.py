@@ -12,7 +12,7 @@ from .joint import PhaseNeed
 from .options import Option, options_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from attnroute.dispatch.group import KVGroup
     from attnroute.dispatch.packages import Packages
@@ -113,8 +113,8 @@ def phase_need(group: KVGroup, names: tuple[str, ...], phase: str, setting: Sett
         if options:
             paged = False
             setting.fallbacks.append(
-                f"{' '.join(names)}: prompts run on packed K and V ({options[0].kernel}), since no kernel reads them from"
-                " pages; chunked prefill and prefix caching are not possible [storage]"
+                f"{' '.join(names)}: prompts run on packed K and V ({options[0].kernel}), since no kernel reads them"
+                " from pages; chunked prefill and prefix caching are not possible [storage]"
             )
     options = _directed(options, names, phase, request, setting)
     k = q_len_of(group, phase, setting.speculative)
@@ -152,7 +152,7 @@ def _directed(
     return options
 
 
-def parse_directions(texts: Mapping[str, str] | tuple[str, ...] | str | None, what: str) -> tuple[tuple[str, str, str], ...]:
+def parse_directions(texts: Sequence[str] | str | None, what: str) -> tuple[tuple[str, str, str], ...]:
     """`[GROUP:][PHASE=]KERNEL[@PACKAGE]` texts as (group or empty, phase, kernel); the phase is decode unless named.
 
     Raises UsageError for a phase that does not exist.

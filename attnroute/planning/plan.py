@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from attnroute.dispatch.packages import resolve_packages
 from attnroute.errors import UsageError
 
 from .assemble import assemble
-from .blocks import Need, StateNeed
+from .blocks import StateNeed
 from .conflict import explain_conflict
-from .joint import GroupClass, Weights, solve
-from .pages import GRANULE, Spans, bytes_per_token, state_blocks
-from .phases import Setting, Side, parse_directions, phase_need, phases_of
+from .joint import Weights
+from .pages import GRANULE, Spans, state_blocks
+from .phases import Setting, Side, parse_directions
 from .record import Notes, PhaseKernel, Plan, PlanGroup
+from .search import Search, members_of
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
 
 __all__ = ["Notes", "PhaseKernel", "Plan", "PlanGroup", "Workload", "plan"]
-
-#: What makes two groups one class: everything but their names and layers.
-_GEOMETRY = attrgetter(
-    "head_dim", "head_dim_v", "num_q_heads", "num_kv_heads", "kind", "dtype", "kv_dtype", "sliding_window", "chunk",
-    "softcap", "sinks", "causal", "attn_type", "role", "traits", "latent", "rope", "nope", "topk",
-)  # fmt: skip
 
 
 def plan(
@@ -102,23 +95,20 @@ def plan(
     setting = Setting(
         registry, decode_side, prefill_side, workload or Workload(), num_speculative_tokens, dcp, slack, min_evidence,
         allow_unknown, strict_versions, tuple(sorted((environment or {}).items())), tuple(cannot),
-        parse_directions(_listed(force), "force"), parse_directions(_listed(prefer), "prefer"), one_kernel,
+        parse_directions(force, "force"), parse_directions(prefer, "prefer"), one_kernel,
     )  # fmt: skip
-    spans = Spans(max_num_batched_tokens, dcp, max_source_len)
-    members = _classes(everything)
-    classes = [_class(group, names, layers, setting, spans) for group, names, layers in members]
-    states = [StateNeed(s.bytes, len(s.layers), state_blocks(num_speculative_tokens, prefix_caching)) for s in state]
-    weights = Weights(waste_weight, setting.workload.graph_weight)
-    search = partial(
-        solve, classes, states, weights, granule=GRANULE, asked_block=block_size, layout=layout, slack=slack,
-        one_kernel=one_kernel,
+    kept = state_blocks(num_speculative_tokens, prefix_caching)
+    states = tuple(StateNeed(s.bytes, len(s.layers), kept) for s in state)
+    search = Search(
+        members_of(everything), setting, Spans(max_num_batched_tokens, dcp, max_source_len), states,
+        Weights(waste_weight, setting.workload.graph_weight), GRANULE, block_size, layout,
     )  # fmt: skip
-    joint = search()
+    classes = search.classes()
+    joint = search.solve(classes)
     if joint is None:
-        names = [n for _, n, _ in members]
-        raise explain_conflict(classes, names, setting, asked_block=block_size, layout=layout, granule=GRANULE)
+        raise explain_conflict(search, classes)
     return assemble(
-        everything, members, classes, states, joint, setting, spans,
+        everything, search, classes, joint,
         asked={
             "block_size": block_size, "num_speculative_tokens": num_speculative_tokens, "max_model_len": max_model_len,
             "kv_memory": kv_memory, "prefix_caching": prefix_caching, "dcp": dcp, "tp": tp,
@@ -126,10 +116,6 @@ def plan(
             "waste_weight": waste_weight,
         },
     )  # fmt: skip
-
-
-def _listed(texts: Sequence[str] | str | None) -> tuple[str, ...]:
-    return () if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _check(
@@ -146,29 +132,3 @@ def _check(
                                ("max_model_len", longest, 1), ("dcp", dcp, 1)):  # fmt: skip
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise UsageError(f"{name} is {value!r}; it must be a whole number of {least} or more", code="bad-field")
-
-
-def _classes(groups: Sequence[KVGroup]) -> list[tuple[KVGroup, tuple[str, ...], int]]:
-    """Groups of equal geometry together: (one of them, the names of all, their layers), ordered by what they are and
-    not by how they were passed, so that the order of groups and layers changes nothing.
-    """
-    found: dict[Any, list[KVGroup]] = {}
-    for group in groups:
-        found.setdefault(_GEOMETRY(group), []).append(group)
-    members = [(g[0], tuple(m.name for m in g), sum(max(1, len(m.layers)) for m in g)) for g in found.values()]
-    return sorted(members, key=lambda m: repr(_GEOMETRY(m[0])))
-
-
-def _class(group: KVGroup, names: tuple[str, ...], layers: int, setting: Setting, spans: Spans) -> GroupClass:
-    phases = tuple(phase_need(group, names, p, setting) for p in phases_of(group, setting.speculative))
-    if group.attn_type in ("encoder", "encoder_only"):
-        return GroupClass(phases, layers, None)
-    each = bytes_per_token(group)
-    contexts = setting.workload.context_lens
-    held = tuple(spans.tokens(group, c) for c in contexts)
-    counts = tuple(partial(_blocks, spans, group, c) for c in contexts)
-    return GroupClass(phases, layers, lambda unit: Need(each, layers, unit, held, counts))
-
-
-def _blocks(spans: Spans, group: KVGroup, context: int, block: int) -> int:
-    return spans.blocks(group, block, context)

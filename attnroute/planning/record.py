@@ -106,7 +106,8 @@ class PlanGroup:
     def from_json(data: Mapping[str, Any]) -> PlanGroup:
         known = {k: v for k, v in data.items() if k != "why_not"}
         phases = {p: None if use is None else PhaseKernel.from_json(use) for p, use in data["phases"].items()}
-        return PlanGroup(**{**known, "layers": tuple(data["layers"]), "needed": tuple(data["needed"]), "phases": phases})
+        tuples = {"layers": tuple(data["layers"]), "needed": tuple(data["needed"])}
+        return PlanGroup(**{**known, **tuples, "phases": phases})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnroute.dispatch.preference import default_rank
 from attnroute.dispatch.route import decide
 from attnroute.registry.dims import DIMENSIONS
 
+from .alternatives import graph_notes, runner_up
+from .conflict import nearest_blocks
+from .pages import fits
 from .phases import request_of
 from .record import Notes
 
@@ -17,54 +21,71 @@ if TYPE_CHECKING:
     from attnroute.dispatch.decision import CandidateAnswer
     from attnroute.dispatch.group import KVGroup
 
-    from .blocks import StateNeed
     from .joint import GroupClass, Joint, PhaseNeed
     from .options import Option
     from .phases import Setting
+    from .search import Search
 
 #: Refusals that say nothing about the group: they hold for every shape.
 _PLAIN = ("arch", "kind", "phase", "not-considered", "package-missing", "package-version")
 _NOUNS = {d.code: d.noun for d in reversed(DIMENSIONS) if d.code}
 
 
-def notes_for(
-    members: Sequence[tuple[KVGroup, tuple[str, ...], int]],
-    classes: Sequence[GroupClass],
-    states: Sequence[StateNeed],
-    joint: Joint,
-    setting: Setting,
-) -> Notes:
+def notes_for(search: Search, classes: Sequence[GroupClass], joint: Joint) -> Notes:
     """Everything a plan says besides its decisions."""
+    setting = search.setting
     why_not: dict[str, tuple[dict[str, Any], ...]] = {}
     warnings: list[str] = list(dict.fromkeys(setting.fallbacks))
+    fallbacks: dict[str, list[str]] = {}
     used = {
         (need.phase, option.kernel)
         for item, options in zip(classes, joint.chosen, strict=True)
         for need, option in zip(item.phases, options, strict=True)
         if option is not None
     }
-    for (group, names, _), item, options in zip(members, classes, joint.chosen, strict=True):
+    for member, item, options in zip(search.members, classes, joint.chosen, strict=True):
         refused: list[dict[str, Any]] = []
         fallback: str | None = None
         for need, option in zip(item.phases, options, strict=True):
-            answers = _answers(group, need, setting)
-            refused += [e for a in answers for e in _entries(a, need.phase) if not a.accepted]
-            refused += _dropped(need, option)
+            answers = _answers(member.group, need, setting)
+            refused += [e for a in answers for e in _entries(a, need.phase)]
+            dropped = _dropped(need, option, search, joint)
+            refused += dropped
+            if fallback is None:
+                fallback = _gave_way(dropped)
             if option is None:
-                warnings.append(_unserved(" ".join(names), need, answers, options, item))
+                warnings.append(_unserved(member.title, need, answers, options, item))
             elif fallback is None:
-                fallback = _fallback(" ".join(names), need, option, answers, used, setting)
+                fallback = _fallback(need, option, answers, used, setting)
         if fallback is not None:
-            warnings.append(fallback)
-        for name in names:
+            fallbacks.setdefault(fallback, []).append(member.title)
+        for name in member.names:
             why_not[name] = tuple(refused)
-    return Notes(why_not, tuple(warnings))
+    warnings += [f"{' '.join(titles)} {text}" for text, titles in fallbacks.items()]
+    warnings += _unverified(classes, joint, setting)
+    return Notes(why_not, tuple(warnings), runner_up(search, classes, joint), graph_notes(search, classes, joint))
+
+
+def _unverified(classes: Sequence[GroupClass], joint: Joint, setting: Setting) -> list[str]:
+    """Packages newer than any that was looked at, on which a chosen kernel rests."""
+    found = {
+        (o.provider, setting.side(n.phase).packages.get(o.provider))
+        for item, options in zip(classes, joint.chosen, strict=True)
+        for n, o in zip(item.phases, options, strict=True)
+        if o is not None and o.unverified
+    }
+    words = "is newer than the last one looked at [unverified-version]"
+    return [f"{name} {version} {words}" for name, version in sorted(found, key=str)]
 
 
 def _answers(group: KVGroup, need: PhaseNeed, setting: Setting) -> tuple[CandidateAnswer, ...]:
     side = setting.side(need.phase)
     request = request_of(group, need.phase, setting)
-    return decide(setting.registry, request, side.packages, group=group.name).candidates
+    table = setting.registry.table(side.arch)
+    # Kernels without any row here are left out before anybody asks why: that reads the other architectures' tables.
+    known = {(c.kernel, c.provider) for c in table.candidates if c.rows or c.traps}
+    found = decide(setting.registry, request, side.packages, group=group.name).candidates
+    return tuple(a for a in found if (a.kernel, a.provider) in known)
 
 
 def _entries(answer: CandidateAnswer, phase: str) -> list[dict[str, Any]]:
@@ -92,20 +113,38 @@ def words_of(code: str, message: str) -> str:
     return f"{noun} {message.removeprefix('asked ')}" if noun and message.startswith("asked ") else message
 
 
-def _dropped(need: PhaseNeed, option: Option | None) -> list[dict[str, Any]]:
-    """Accepted kernels that stand before the chosen one and gave way to the other groups."""
+def _dropped(need: PhaseNeed, option: Option | None, search: Search, joint: Joint) -> list[dict[str, Any]]:
+    """Accepted kernels that stand before the chosen one and gave way: to the block that was asked for, to the layout
+    or the CUDA graphs of the whole model, or to a cheaper choice for all groups.
+    """
     found = []
     for other in need.options:
         if option is None or other.place >= option.place:
             break
-        cause = "it would have cost the whole model more"
-        if need.needs_level and _level(other) < _level(option):
-            cause = f"its CUDA-graph level is {other.graph_level or 'unknown'}, {need.phase} steps need {need.needs_level}"
+        code, cause = "joint-choice", "it would have cost the whole model more"
+        if search.asked_block is not None and need.paged and not fits(other.pages, search.asked_block):
+            near = nearest_blocks(replace(need, options=(other,)), search.asked_block, search.granule)
+            code = "page-size"
+            cause = f"block {search.asked_block} (asked) is no multiple of its page {other.pages.words()}, nearest {near}"
+        elif other.layouts is not None and joint.layout not in other.layouts:
+            code, cause = "layout", f"it reads layout {' '.join(other.layouts)}, the model's is {joint.layout}"
+        elif need.needs_level and _level(other) < _level(option):
+            level = other.graph_level or "unknown"
+            code, cause = "cuda-graph", f"its CUDA-graph level is {level}, {need.phase} steps need {need.needs_level}"
         found.append(
             {"phase": need.phase, "kernel": other.kernel, "provider": other.provider, "status": "accepted",
-             "code": "joint-choice", "message": f"accepted, but {cause}", "fix": []}
+             "code": code, "message": f"accepted, but {cause}", "fix": []}
         )  # fmt: skip
     return found
+
+
+def _gave_way(dropped: Sequence[dict[str, Any]]) -> str | None:
+    """One sentence for the first kernel that would have been chosen but for something that was asked of the model."""
+    first = next((d for d in dropped if d["code"] != "joint-choice"), None)
+    if first is None:
+        return None
+    where = "" if first["phase"] == "decode" else f" for {first['phase']}"
+    return f"cannot use {first['kernel']}{where}: {first['message'].removeprefix('accepted, but ')} [{first['code']}]"
 
 
 def _level(option: Option) -> int:
@@ -127,12 +166,11 @@ def _unserved(
         return f"{names}: nothing serves {need.phase} on this architecture with these packages [arch]"
     first = reasons[0]
     fix = next((e["fix"][0] for e in reasons if e["fix"]), None)
-    tail = f"; {first['kernel'] if not fix else ''} {fix}" if fix else ""
+    tail = f"; {fix}" if fix else ""
     return f"{names}: nothing serves {need.phase}; {first['kernel']}: {first['message']}{tail} [{first['code']}]"
 
 
 def _fallback(
-    names: str,
     need: PhaseNeed,
     option: Option,
     answers: Sequence[CandidateAnswer],
@@ -154,5 +192,5 @@ def _fallback(
         first = reasons[0]
         where = "" if need.phase == "decode" else f" for {need.phase}"
         fix = f"; {first['fix'][0]}" if first["fix"] else ""
-        return f"{names} cannot use {answer.kernel}{where}: {first['message']}{fix} [{first['code']}]"
+        return f"cannot use {answer.kernel}{where}: {first['message']}{fix} [{first['code']}]"
     return None

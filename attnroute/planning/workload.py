@@ -30,12 +30,12 @@ class Workload:
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
             if not values or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
-                raise UsageError(f"Workload.{name} is {values!r}; whole numbers of 1 or more are needed", code="bad-field")
+                raise UsageError(f"Workload.{name} is {values!r}; it needs whole numbers of 1 or more", code="bad-field")
         for name in ("prefill_share", "verify_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"Workload.{name} is {getattr(self, name)!r}; it must lie in 0..1", code="bad-field")
         if self.graph_weight < 0:
-            raise UsageError(f"Workload.graph_weight is {self.graph_weight!r}; it must not be negative", code="bad-field")
+            raise UsageError(f"Workload.graph_weight is {self.graph_weight!r}; it must be 0 or more", code="bad-field")
 
     @property
     def points(self) -> tuple[tuple[int, int], ...]:
