@@ -103,9 +103,9 @@ def expand_arch(tables: Tables, arch: str, expander: Expander | None = None) -> 
     if arch not in tables.arch_ids():
         raise UsageError(unknown_name("architecture", arch, tables.arch_ids()), code="arch")
     found = (expander or Expander(tables)).arch(arch)
+    _stop(tables)
     if found is not None and found.errors:
         raise TableError([tables.problem(e.node, e.code, e.message) for e in found.errors])
-    _stop(tables)
     if found is None:
         raise TableError([Problem(tables.base.show(f"arch/{arch}.yaml"), 1, 1, "file", "the table could not be read")])
     return found

@@ -103,6 +103,7 @@ class Expander:
         rows: dict[tuple[str, str], Row] = {}
         traps: dict[tuple[str, str], Trap] = {}
         if mirrored is not None:
+            errors += mirrored.errors
             for row in mirrored.rows:
                 kept = row.evidence + row.mirrored_evidence
                 rows[row.kernel, row.name] = Row(arch, row.kernel, row.name, row.node, None, row.node, (), kept)

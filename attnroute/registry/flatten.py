@@ -23,9 +23,13 @@ def set_value(name: str, value: Any) -> Any:
         return "none" if value == "none" else IntSet.parse(value).to_yaml()
     if kind == "pairs":
         return HeadDims.parse(value).to_yaml()
-    if kind == "names" and isinstance(value, str) and value != "any":
-        return [value]
-    return value
+    if kind == "dtypes":
+        if not isinstance(value, dict) or not all(isinstance(kvs, list) for kvs in value.values()):
+            raise TypeError(f"{name} maps query dtypes to lists of KV dtypes")
+        return value
+    if not isinstance(value, (str, list)):
+        raise TypeError(f"{name} is a list of names or any")
+    return [value] if isinstance(value, str) and value != "any" else value
 
 
 def box(plain: dict[str, Any]) -> dict[str, Any]:

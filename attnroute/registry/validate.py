@@ -100,7 +100,9 @@ def validate_tables(tables: Tables, only: frozenset[str] | None = None) -> list[
                 problems += check_schema(document, schema_name(name))
     context = build(tables, Expander(tables))
     problems += tables.problems
-    problems += lint(context, quiet=bool(problems))
+    taken = {(p.file, p.line, p.col) for p in problems}
+    # What the schema has refused needs no second opinion in the same place.
+    problems += [p for p in lint(context, quiet=bool(problems)) if (p.file, p.line, p.col) not in taken]
     return tidy(problems)
 
 

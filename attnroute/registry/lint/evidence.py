@@ -35,7 +35,7 @@ def check(context: Context) -> Iterator[Finding]:
 
 
 def _piece(context: Context, subject: str, piece: Map) -> Iterator[Finding]:
-    kinds = [kind for kind in EVIDENCE_STRENGTH if kind in piece.entries]
+    kinds = [key for key in piece.entries if key in EVIDENCE_STRENGTH]
     if not kinds:
         misspelt = [key for key in piece.entries if not any(key in names for names in DETAILS.values())]
         if not misspelt or misspelt == ["every_arch"]:
