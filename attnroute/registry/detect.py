@@ -36,6 +36,8 @@ class Device:
 
 def nvml_devices() -> list[Device]:
     """All GPUs that the driver knows; empty without cuda-python or without a driver."""
+    if "cuda.bindings.nvml" not in sys.modules and not _has_nvml():
+        return []
     try:
         from cuda.bindings import nvml  # type: ignore[import-not-found,unused-ignore]
     except Exception:  # noqa: BLE001 - a broken installation must not take the caller down with it
@@ -59,6 +61,17 @@ def nvml_devices() -> list[Device]:
         return []
     finally:
         nvml.shutdown()
+
+
+def _has_nvml() -> bool:
+    """Whether the driver's library is there: asked first, because importing the binding costs a quarter of a second."""
+    import ctypes
+
+    try:
+        ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def torch_devices() -> list[Device]:
