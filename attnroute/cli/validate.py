@@ -43,23 +43,31 @@ def run(args: argparse.Namespace) -> int:
             tail = f"; did you mean {path.parent / hint}?" if hint else ""
             raise UsageError(f"{path} does not exist{tail}", code="no-file")
     problems = validate(paths, args.base)
+    drifted = False
     report: dict[str, Any] = {"paths": [str(p) for p in paths], "problems": [p.to_json() for p in problems]}
     lines = [problem.render() for problem in problems]
-    wrong = bool(problems)
     if args.sources is not None and not problems:
         from attnroute.registry.sources import validate_sources
 
         result = validate_sources(paths[0], args.sources)
-        report["sources"] = result.to_json()
-        lines += result.render()
-        wrong = not result.fine
+        drifted = bool(result.problems)
+        report["sources"] = {
+            "checked": result.checked, "fine": result.fine, "skipped": dict(result.skipped),
+            "problems": [p.to_json() for p in result.problems],
+        }  # fmt: skip
+        lines += [problem.render() for problem in result.problems]
+        lines.append(f"{result.fine} of {result.checked} quotes stand where they are said to")
+        lines += [
+            f"  not at hand: {name} ({count} quotes not checked)" for name, count in sorted(result.skipped.items())
+        ]
+    wrong = bool(problems) or drifted
     if args.format == "json":
         common.print_json(report)
         return 1 if wrong else 0
     if problems:
         files = len({p.file for p in problems})
         lines.append(paint(f"{len(problems)} fault{_s(problems)} in {files} file{'' if files == 1 else 's'}", "bad"))
-    else:
+    elif not drifted:
         lines.append(paint(f"nothing wrong in {', '.join(map(str, paths))}", "good"))
     print("\n".join(lines))
     return 1 if wrong else 0
