@@ -62,7 +62,8 @@ def test_verdicts(status, predicted, outcome, expected):
 def capture_of(cases, outcome):
     records = [record(c, {"outcome": outcome, "message": "said so"}, "1.2") for c in cases]
     return {"schema": 1, "gpu": "NVIDIA Test", "arch": "sm00", "driver": "1", "cuda": None, "torch": "2",
-            "packages": PACKAGES, "date": "2026-01-01", "bandwidth_gbs": None, "cases": records, "timings": []}  # fmt: skip
+            "packages": PACKAGES, "date": "2026-01-01", "bandwidth_gbs": None, "cases": records,
+            "timings": []}  # fmt: skip
 
 
 def test_a_capture_is_compared_with_the_tables_of_today(cases, tmp_path):

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Reads captures and prints preference bands for an architecture's table, and what choosing by them loses.
+
+usage: fit_bands.py CAPTURE... [--yaml-only | --report-only]
+
+The bands go under `preference:` of the table, for a human to read and edit. The report shows losses on the shapes that
+were held out of the fit, per request and static (one kernel per group), beside rules of thumb.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from attnroute.errors import AttnrouteError
+from attnroute.probe.capture import read_capture
+from attnroute.probe.fit import BASELINES, Band, by_bands, fit, losses, static, two_line
+from attnroute.probe.timings import Timed, geometric, read_timings
+
+NAMES = {"ratio": "group_ratio", "batch": "batch", "context": "context"}
+
+
+def band_yaml(band: Band, versions: dict[str, str], captures: list[str]) -> list[str]:
+    """One band as the tables write it."""
+    spans = [(NAMES[a], f"{'' if lo is None else lo}..{'' if hi is None else hi}") for a, lo, hi in band.ranges]
+    tag = "-".join(f"{n.replace('group_', '')}-{s.replace('..', '-to-').strip('-')}" for n, s in spans).replace(
+        "--", "-"
+    )
+    kv = band.kv_dtype.replace("_", "-")
+    lines = [f"  - band: decode-{kv}-head-{band.head_dim}" + (f"-{tag}" if tag else "")]
+    lines.append(f"    # {band.shapes} shapes; the first kernel loses at most {(band.worst - 1) * 100:.1f} % on them")
+    lines += ["    phase: decode", f"    dtypes: {{bf16: [{band.kv_dtype}]}}", f"    head_dim: {band.head_dim}"]
+    lines += [f'    {name}: "{span}"' for name, span in spans]
+    lines.append("    order:")
+    for (kernel, provider), time in band.order:
+        version = versions.get(provider, "")
+        lines.append(
+            f"      - {{kernel: {kernel}, provider: {provider}, versions: {version}.., time: {max(time, 1.0):g}}}"
+        )
+    lines.append(f"    evidence: [{', '.join('{capture: ' + c + '}' for c in captures)}]")
+    return lines
+
+
+def line(title: str, entries: list[tuple[float, Timed, tuple[str, str]]]) -> str:
+    """Geometric mean and worst loss of a rule, with the shape of the worst."""
+    if not entries:
+        return f"{title:<42} no shape"
+    mean, (worst, shape, kernel) = geometric(e[0] for e in entries), entries[0]
+    where = f"{shape.model} b{shape.batch} c{shape.context} p{shape.page} {shape.kv_dtype}: {kernel[0]}@{kernel[1]}"
+    return f"{title:<42}{(mean - 1) * 100:7.2f} %{(worst - 1) * 100:8.1f} %   {where}"
+
+
+def report(shapes: list[Timed], bands: list[Band]) -> str:
+    """Losses on the held-out shapes, then on the fitted ones, and how near the floor the fastest kernels come."""
+    held = [s for s in shapes if s.held_out]
+    out = [f"{len(shapes)} shapes, {len(held)} held out; {len(bands)} bands", ""]
+    for title, part in (("HELD OUT", held), ("FITTED", [s for s in shapes if not s.held_out])):
+        rules = {
+            "bands, per request": by_bands(bands, two_line),
+            "bands, static": static(bands, part, two_line),
+            **BASELINES,
+        }
+        out.append(f"{title:<42}   MEAN     WORST")
+        out += [line(name, losses(rule, part)) for name, rule in rules.items()] + [""]
+    near = [s.floor_us / min(s.times[0][k] for k in s.kernels) for s in shapes if s.floor_us > 20]
+    out.append(
+        f"fastest kernel against the memory floor, floors above 20 us: {geometric(near) * 100:.0f} % of the bandwidth"
+    )
+    return "\n".join(out)
+
+
+def main() -> int:
+    """Exit 0, or 2 with one line if a capture cannot be read or holds no timing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("captures", nargs="+", type=Path, metavar="CAPTURE")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--yaml-only", action="store_true", help="print the bands alone")
+    which.add_argument("--report-only", action="store_true", help="print the losses alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the losses of each held-out shape here too")
+    args = parser.parse_args()
+    try:
+        captures = [read_capture(path) for path in args.captures]
+    except AttnrouteError as error:
+        print(f"fit_bands: {error}", file=sys.stderr)
+        return 2
+    shapes = read_timings(captures)
+    if not shapes:
+        print("fit_bands: no shape of these captures was timed in two passes", file=sys.stderr)
+        return 2
+    bands = fit(shapes)
+    if not args.report_only:
+        versions = {k: v for c in captures for k, v in c["packages"].items()}
+        names = [p.name for p, c in zip(args.captures, captures, strict=True) if c["timings"]]
+        print("preference:")
+        print("\n".join(text for band in bands for text in band_yaml(band, versions, names)))
+    if not args.yaml_only:
+        print(report(shapes, bands))
+    if args.json:
+        entries = losses(by_bands(bands, two_line), [s for s in shapes if s.held_out])
+        rows = [
+            {"model": s.model, "batch": s.batch, "context": s.context, "pick": "@".join(k), "loss": round(v, 4)}
+            for v, s, k in entries
+        ]
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
