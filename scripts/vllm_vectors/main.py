@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import os
 import subprocess
 import sys
 import time
 import venv
 from pathlib import Path
+from typing import Any
 
 from . import wheel
 
@@ -63,9 +66,9 @@ def _write(args: argparse.Namespace) -> int:
             continue
         begun = time.monotonic()
         target = args.out / f"{piece.name}.json.gz"
-        before = target.read_bytes() if args.check and target.exists() else None
+        before = _plain(target) if args.check and target.exists() else None
         found = record.record(piece, args.out if not args.check else args.cache / "check", meta)
-        if args.check and (args.cache / "check" / target.name).read_bytes() != before:
+        if args.check and _plain(args.cache / "check" / target.name) != before:
             print(f"{piece.name}: differs from {target}")
             short += 1
         print(
@@ -81,6 +84,13 @@ def _write(args: argparse.Namespace) -> int:
                 print("        below 95 % and not explained")
                 short += 1
     return 1 if short else 0
+
+
+def _plain(path: Path) -> Any:
+    """What a file says, apart from branch counts: those and the packed bytes may differ between Python versions."""
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    del document["meta"]["functions"]
+    return document
 
 
 if __name__ == "__main__":
