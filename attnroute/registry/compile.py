@@ -140,7 +140,7 @@ def arch_table(tables: Tables, flat: Expanded) -> dict[str, Any]:
     return head | {
         "rows": [_guard(tables, item, flatten.row) for item in flat.rows],
         "traps": [_guard(tables, item, flatten.trap) for item in flat.traps],
-        "preference": list(plain.get("preference") or []),
+        "preference": [flatten.band(item) for item in flat.root.maps("preference")],
     }
 
 
@@ -153,6 +153,8 @@ def evidence_of(flat: Expanded) -> dict[str, list[dict[str, Any]]]:
         found[row.id] = flatten.evidence_items(row.evidence) + mirrored
         for number, item in enumerate(row.node.maps("exclusions"), 1):
             found[f"{row.id}#{number}"] = flatten.evidence_items(tuple(item.maps("evidence")))
+    for band in flat.root.maps("preference"):
+        found[f"{flat.arch}/preference/{band.plain.get('band')}"] = flatten.evidence_items(tuple(band.maps("evidence")))
     for trap in flat.traps:
         found[trap.id] = flatten.evidence_items(tuple(trap.node.maps("evidence")))
     return found

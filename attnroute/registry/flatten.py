@@ -124,6 +124,12 @@ def trap(item: Trap) -> dict[str, Any]:
     }
 
 
+def band(item: Map) -> dict[str, Any]:
+    """A preference band; its order of kernels is called `kernels` in the compiled form."""
+    found = {key: value for key, value in item.plain.items() if key not in ("order", "evidence")}
+    return found | {"kernels": list(item.plain.get("order") or ())}
+
+
 def _code(plain: dict[str, Any], constrained: dict[str, Any]) -> str | None:
     return plain.get("code") or (default_code(constrained) if plain["outcome"] == "raises" else None)
 

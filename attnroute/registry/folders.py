@@ -25,11 +25,13 @@ class Folder:
     """Table files by their name inside the folder (`kernels.yaml`, `arch/sm90.yaml`), unread.
 
     `shown` is how messages name the folder. `files` maps a name to a path, or to its text if it came out of a wheel.
+    `captures` are the names of the captures, None where it is unknown which there are; they lie below `root`.
     """
 
     shown: str
     files: dict[str, Path | str]
     captures: tuple[str, ...] | None = None
+    root: Path | None = None
 
     def names(self, sub: str) -> list[str]:
         """Stems of the files below `sub`."""
@@ -92,7 +94,7 @@ def open_folder(path: Path, shown: str | None = None) -> Folder:
             files[f"{sub}/{file.name}"] = file
     captures = path / "captures"
     names = tuple(sorted(f.name for f in captures.glob("*.json"))) if captures.is_dir() else ()
-    return Folder(label, files, names)
+    return Folder(label, files, names, path)
 
 
 def _packed(path: Path) -> Folder:

@@ -99,7 +99,9 @@ def band() -> Schema:
         "evidence": d.evidence("The captures that timed it."),
     }
     return d.mapping(
-        "One band of shapes and the kernels' order in it.", properties, ("band", "phase", "order", "evidence")
+        "One band of shapes and the kernels' order in it.",
+        properties,
+        ("band", "phase", "dtypes", "head_dim", "order", "evidence"),
     )
 
 

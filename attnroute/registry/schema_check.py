@@ -44,6 +44,11 @@ def faults(root: Map, name: str) -> list[Fault]:
     return [fault for error in errors for fault in _explain(root, error, strangers)]
 
 
+def messages(plain: Any, name: str) -> list[str]:
+    """Faults of a value without positions, as sentences."""
+    return [f"{e.message[:200]}{_in(tuple(e.absolute_path))}" for e in _validator(name).iter_errors(plain)]
+
+
 def node_at(root: Node, path: Any) -> Node:
     """The node at a path of keys and indices."""
     node = root

@@ -44,6 +44,7 @@ def engine() -> Schema:
         "derived": _facts("Facts made of others.", _derived()),
         "resolve": _facts("Tables that find a value step by step.", _resolve()),
         "kv_dtypes": _facts("Names of KV dtypes that the engine knows.", _kv_dtype()),
+        "element_bytes": _facts("Bytes of one stored element by its type.", _number("Bytes.")),
         "kv_dtypes_source": listing("Where the engine says so.", source()),
         "own_packing": _facts("KV dtypes whose packing a hybrid model takes from one backend.", _backend_name()),
         "packs": table_of("How backends pack a cache.", ITEM_NAME, "is no name of a packing", _pack()),
@@ -128,29 +129,33 @@ def _resolve() -> Schema:
 
 def _kv_dtype() -> Schema:
     properties: dict[str, Schema] = {
-        "bytes": {"description": "Bytes of one element; null: the model's.", "type": ["integer", "null"], "minimum": 1},
+        "stored": _fact("Type of one stored element, of element_bytes; null: the model's.")
+        | {"type": ["string", "null"]},
         "mode": text("Quantisation mode.", r"[A-Z][A-Z0-9_]*", "is no mode, such as NONE"),
         "dtype": {"description": "attnroute's name; null if it has none.", "enum": [*DTYPES, None]},
         "mla_bytes": {"description": "Bytes of an MLA entry for one token.", "type": "integer", "minimum": 1},
         "trait": text("A trait that groups with it have.", FACT, "is no trait"),
     }
-    return mapping("One KV dtype.", properties, ("bytes", "mode", "dtype"))
+    return mapping("One KV dtype.", properties, ("stored", "mode", "dtype"))
+
+
+def _number(about: str) -> Schema:
+    return {"description": about, "type": "integer", "minimum": 1}
 
 
 def _pack() -> Schema:
-    number: Schema = {"type": "integer", "minimum": 1}
     part = {
         "of": _fact("The size it is made of."),
-        "times": number | {"description": "Multiplied by."},
-        "over": number | {"description": "Divided by."},
+        "times": _number("Multiplied by."),
+        "over": _number("Divided by."),
         "round": {"description": "How the quotient is rounded.", "enum": ["up", "down"]},
     }
     properties = {
         "when": CONDITION,
-        "slots": number | {"description": "Head slots for one KV head."},
+        "slots": _number("Head slots for one KV head."),
         "parts": _array("Summed up.", mapping("One part.", part, ("of",))),
-        "plus": number | {"description": "Bytes added."},
-        "round_to": number | {"description": "Rounded up to a multiple of this."},
+        "plus": _number("Bytes added."),
+        "round_to": _number("Rounded up to a multiple of this."),
         "equal_heads": text("K and V must be of one size; the message otherwise."),
         "source": source(),
     }

@@ -49,19 +49,47 @@ class Quote:
 
 @dataclass(slots=True)
 class SourceReport:
-    """What was checked (`checked`, of it `fine`), what drifted (`problems`), and the releases that were not at hand."""
+    """How many quotes were looked up, what drifted (`problems`), and how many of which release were not at hand."""
 
     checked: int = 0
-    fine: int = 0
     problems: list[Problem] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing drifted."""
+        return not self.problems
+
+    def render(self) -> list[str]:
+        """For people: each problem, then a line of counts, then what was not at hand."""
+        lines = [problem.render() for problem in self.problems]
+        lines.append(f"{self.checked} quoted sources looked up, {len(self.problems)} of them moved or gone")
+        return lines + [
+            f"not at hand: {release} ({count} of the quotes)" for release, count in sorted(self.skipped.items())
+        ]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain fields, for `--format json`."""
+        problems = [problem.to_json() for problem in self.problems]
+        return {"checked": self.checked, "problems": problems, "skipped": dict(sorted(self.skipped.items()))}
 
 
 def validate_sources(
     folder: Path, where: Iterable[Path] = (), overlays: Iterable[Path | str] = (), installed: bool = True
 ) -> SourceReport:
-    """Check every quote of the tables, in those given and, if `installed`, those installed. Raises TableError."""
-    tables = read_tables(folder, overlays, show_path(folder) if folder.is_dir() else None)
+    """Check every quote of the tables, in the places given and, if `installed`, in installed packages.
+
+    `folder` may be an overlay; it is then checked over the default tables, whose own quotes are not. Raises TableError.
+    """
+    from attnroute.registry.validate import base_of, default_base
+
+    root = base_of(folder) if not is_packed(folder) else folder
+    if root is None:
+        base = default_base()
+        tables = read_tables(base, (folder, *overlays), show_path(base))
+        tables.base.files.clear()
+    else:
+        tables = read_tables(root, overlays, show_path(root))
     shelf = Shelf(where, installed)
     report = SourceReport()
     lines: dict[tuple[str, str], list[str] | None] = {}
@@ -76,12 +104,15 @@ def validate_sources(
             text = read(quote.file)
             lines[key] = None if text is None else text.splitlines()
         problem = _judge(tables, quote, lines[key])
-        if problem is None:
-            report.fine += 1
-        else:
+        if problem is not None:
             report.problems.append(problem)
     report.problems = sorted(set(report.problems))
     return report
+
+
+def is_packed(path: Path) -> bool:
+    """Whether this is the compiled file of a wheel."""
+    return path.suffix == ".json" and path.is_file()
 
 
 def quotes(tables: Tables) -> Iterator[Quote]:

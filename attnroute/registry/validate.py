@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnroute.registry.captures import check_captures
 from attnroute.registry.expand import Expander
 from attnroute.registry.folders import show_path
 from attnroute.registry.lint import RULES
@@ -98,6 +99,7 @@ def validate_tables(tables: Tables, only: frozenset[str] | None = None) -> list[
             document = tables.raw(folder, name)
             if only is None or name in only:
                 problems += check_schema(document, schema_name(name))
+    problems += check_captures(tables.base)
     context = build(tables, Expander(tables))
     problems += tables.problems
     taken = {(p.file, p.line, p.col) for p in problems}

@@ -145,3 +145,21 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
     (root / "arch" / "sm3.yaml").mkdir()
     (problem,) = validate([root])
     assert (problem.code, problem.message) == ("file", "the file is no regular file")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "col", "words"),
+    [
+        ("[", 1, 2, "is not JSON"),
+        ('{\n"a": }', 2, 6, "is not JSON"),
+        ("[]", 1, 1, "[] is not of type 'object'"),
+        ("{}", 1, 1, "'gpu' is a required property"),
+        ("\\xff", 1, 1, "is not JSON"),
+    ],
+)
+def test_captures(tmp_path: Path, text: str, line: int, col: int, words: str) -> None:
+    root = mini.write(tmp_path)
+    (root / "captures").mkdir()
+    (root / "captures" / "gpu.json").write_text(text, encoding="utf-8")
+    found = [p for p in validate([root]) if p.file.endswith("captures/gpu.json")]
+    assert any((p.line, p.col) == (line, col) and words in p.message for p in found), found

@@ -142,7 +142,8 @@ def test_catalogues(tmp_path: Path) -> None:
 
 def test_preference_bands_are_disjoint(tmp_path: Path) -> None:
     order = "[{kernel: fast, provider: demo, versions: 1.0.., time: 1}]"
-    band = f"  - {{band: NAME, phase: decode, batch: RANGE, order: {order}, evidence: []}}\n"
+    band = f"  - {{band: NAME, phase: decode, batch: RANGE, SHAPE, order: {order}, evidence: []}}\n"
+    band = band.replace("SHAPE", "head_dim: 64, dtypes: {bf16: [bf16]}")
     first = band.replace("NAME", "a").replace("RANGE", "1..9")
     apart = SM1 + "preference:\n" + first + band.replace("NAME", "b").replace("RANGE", "9..")
     assert problems(mini.write(tmp_path, sm1=apart)) == []

@@ -58,7 +58,11 @@ def test_packages_at_hand(tmp_path: Path, make: object, outer: bool) -> None:
     ]
     root = mini.write(tmp_path, sm1=SM1 + f"      evidence: [{', '.join(evidence)}]\n")
     report = validate_sources(root, [shelf if outer else path], installed=False)
-    assert (report.checked, report.fine, dict(report.skipped)) == (5, 2, {"demo 2.0": 1})
+    assert (report.checked, report.fine, dict(report.skipped)) == (5, False, {"demo 2.0": 1})
+    assert report.render()[-2:] == [
+        "5 quoted sources looked up, 3 of them moved or gone",
+        "not at hand: demo 2.0 (1 of the quotes)",
+    ]
     found = [(p.line, p.col, p.code, p.hint) for p in report.problems]
     assert found == [
         (*at(root, '"demo/a.py:2"', nth=1), "source-drift", "write demo/a.py:25"),
@@ -98,3 +102,10 @@ def test_names_and_versions() -> None:
     assert same_version("0251105a", "git+0251105abcdef")
     assert not same_version("025", "git+0251105a")
     assert not same_version("1.0", "2.0")
+
+
+def test_an_overlay_is_checked_alone(tmp_path: Path) -> None:
+    more = '      evidence: [{source: demo 1.0, path: "demo/a.py:9", match: four}]\n'
+    over = mini.overlay(tmp_path / "o", sm1="arch: sm1\nkernels:\n  fast:\n" + mini.row("second") + more)
+    report = validate_sources(over, [tree(tmp_path)], installed=False)
+    assert (report.checked, [p.hint for p in report.problems]) == (1, ["write demo/a.py:4"])

@@ -88,6 +88,8 @@ class _Names:
                 yield from self._look(item, "backend", self.backends)
         elif key == "packs" and path:
             yield from self._look(value, "packing", self.packs)
+        elif key == "stored":
+            yield from self._look(value, "element type", self._keys("element_bytes"))
         elif key == "checkpoint":
             yield from self._look(value, "constant", self.constants)
         elif key in ("preference", "aliases") or (key == "use" and path[-1:] == ("layouts",)):
