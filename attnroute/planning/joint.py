@@ -243,22 +243,23 @@ def shortfall(classes: Sequence[GroupClass], chosen: Sequence[Sequence[Option | 
 
 
 def model_level(classes: Sequence[GroupClass], chosen: Sequence[Sequence[Option | None]]) -> str:
-    """The CUDA-graph level of the whole model: the lowest of the kernels whose steps are captured.
+    """The CUDA-graph level of the whole model: the lowest among the kernels of the most demanding captured step.
 
-    A kernel that takes the level which its own step needs does not lower it: with speculative tokens single tokens are
-    decoded at `uniform1`, and the verify steps decide whether `uniform` is reached.
+    With speculative tokens that is the verify step, which needs `uniform` of every group. If one of them falls short,
+    that step has no full graph, and what remains is single-token decoding, at `uniform1` at most.
     """
-    found: list[int] = []
-    top = max((GRAPH_LEVELS.index(p.needs_level) for c in classes for p in c.phases if p.needs_level), default=0)
-    for item, options in zip(classes, chosen, strict=True):
-        for phase, option in zip(item.phases, options, strict=True):
-            if phase.needs_level is None:
-                continue
-            have = GRAPH_LEVELS.index((option.graph_level if option else None) or "none")
-            need = GRAPH_LEVELS.index(phase.needs_level)
-            if not (have >= need and need < top):
-                found.append(have)
-    return GRAPH_LEVELS[min(found, default=0)]
+    steps = [
+        (GRAPH_LEVELS.index(phase.needs_level), GRAPH_LEVELS.index((option.graph_level if option else None) or "none"))
+        for item, options in zip(classes, chosen, strict=True)
+        for phase, option in zip(item.phases, options, strict=True)
+        if phase.needs_level is not None
+    ]
+    cap = len(GRAPH_LEVELS) - 1
+    for top in sorted({need for need, _ in steps}, reverse=True):
+        if all(have >= need for need, have in steps if need <= top) or top <= GRAPH_LEVELS.index("uniform1"):
+            return GRAPH_LEVELS[min(cap, *(have for need, have in steps if need == top))]
+        cap = top - 1
+    return GRAPH_LEVELS[0]
 
 
 def best_alone(classes: Sequence[GroupClass]) -> float:

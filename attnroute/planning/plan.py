@@ -72,7 +72,7 @@ def plan(
     `decode_arch` plan two machines with one cache format; `arch` stands for the one not named. `one_kernel` makes a
     group decode and verify with the same kernel. `slack` is the part by which a measured kernel may be slower than the
     best and still be chosen; `waste_weight` is what a wasted byte counts for: 1.0 sets one per cent of the cache against
-    one per cent of the attention time. `force` and `prefer` take `[GROUP:][PHASE=]KERNEL[@PACKAGE]`.
+    one per cent of attention time. `force` and `prefer` take `[GROUP:][PHASE=]KERNEL[@PACKAGE]`.
 
     A phase that nothing serves is None in the plan, which is then not `served`. Raises UnservedError if the groups
     cannot share one layout and block, if the memory holds no request, or for a forced kernel that cannot serve;

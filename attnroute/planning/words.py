@@ -49,7 +49,7 @@ def notes_for(search: Search, classes: Sequence[GroupClass], joint: Joint) -> No
         for need, option in zip(item.phases, options, strict=True):
             answers = _answers(member.group, need, setting)
             refused += [e for a in answers for e in _entries(a, need.phase)]
-            dropped = _dropped(need, option, search, joint)
+            dropped = _dropped(item, need, option, search, joint)
             refused += dropped
             if fallback is None:
                 fallback = _gave_way(dropped)
@@ -113,11 +113,14 @@ def words_of(code: str, message: str) -> str:
     return f"{noun} {message.removeprefix('asked ')}" if noun and message.startswith("asked ") else message
 
 
-def _dropped(need: PhaseNeed, option: Option | None, search: Search, joint: Joint) -> list[dict[str, Any]]:
+def _dropped(
+    item: GroupClass, need: PhaseNeed, option: Option | None, search: Search, joint: Joint
+) -> list[dict[str, Any]]:
     """Accepted kernels that stand before the chosen one and gave way: to the block that was asked for, to the layout
     or the CUDA graphs of the whole model, or to a cheaper choice for all groups.
     """
     found = []
+    verifiers = [o.name for p in item.phases if p.phase == "verify" for o in p.options]
     for other in need.options:
         if option is None or other.place >= option.place:
             break
@@ -128,9 +131,12 @@ def _dropped(need: PhaseNeed, option: Option | None, search: Search, joint: Join
             cause = f"block {search.asked_block} (asked) is no multiple of its page {other.pages.words()}, nearest {near}"
         elif other.layouts is not None and joint.layout not in other.layouts:
             code, cause = "layout", f"it reads layout {' '.join(other.layouts)}, the model's is {joint.layout}"
+        elif search.setting.one_kernel and need.phase == "decode" and verifiers and other.name not in verifiers:
+            code, cause = "cuda-graph", "it verifies no drafts, which would take the full graphs of verify steps"
         elif need.needs_level and _level(other) < _level(option):
             level = other.graph_level or "unknown"
-            code, cause = "cuda-graph", f"its CUDA-graph level is {level}, {need.phase} steps need {need.needs_level}"
+            code = "cuda-graph"
+            cause = f"its CUDA-graph level is {level}, {need.phase} steps need {need.needs_level}"
         found.append(
             {"phase": need.phase, "kernel": other.kernel, "provider": other.provider, "status": "accepted",
              "code": code, "message": f"accepted, but {cause}", "fix": []}
