@@ -91,7 +91,7 @@ def _sides(shapes: Sequence[Timed]) -> Iterator[tuple[str, int, Sides]]:
 
 
 def _reach(shapes: Sequence[Timed], depth: int) -> float:
-    """The least cost of these shapes with up to `depth` further cuts: two together can pay where each alone does not."""
+    """The least cost with up to `depth` further cuts: two together can pay where each alone does not."""
     least = _cost(shapes)
     if depth and least > PRICE * 2:
         least = min([least, *(sum(_reach(side, depth - 1) for side in sides) for _, _, sides in _sides(shapes))])
@@ -99,10 +99,8 @@ def _reach(shapes: Sequence[Timed], depth: int) -> float:
 
 
 def _split(shapes: list[Timed], depth: int) -> list[tuple[dict[str, tuple[int | None, int | None]], list[Timed]]]:
-    found = [
-        (sum(_reach(side, min(1, DEPTH - depth - 1)) for side in sides), axis, cut)
-        for axis, cut, sides in _sides(shapes)
-    ]
+    ahead = min(1, DEPTH - depth - 1)
+    found = [(sum(_reach(side, ahead) for side in sides), axis, cut) for axis, cut, sides in _sides(shapes)]
     if depth == DEPTH or not found or min(found)[0] >= _cost(shapes):
         return [({}, shapes)]
     _, axis, cut = min(found)
