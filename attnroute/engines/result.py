@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 PHASES = ("prefill", "decode", "verify", "draft")
 
@@ -19,7 +19,7 @@ class StateTensorLike(Protocol):
 
 
 class StateLike(Protocol):
-    """The recurrent state of some layers (`models.StateSpec` is one). `bytes` is one layer's, for one request."""
+    """The recurrent state of some layers (`models.StateSpec` is one). `tensors` are one layer's, for one request."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class StateLike(Protocol):
     @property
     def layers(self) -> tuple[str, ...]: ...
     @property
-    def bytes(self) -> int: ...
+    def tensors(self) -> Sequence[StateTensorLike]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class EngineOptions:
     holds. `head_size`: `per-layer` asks each layer's own head size at all four sites, `as-shipped` is what the version
     does by itself (two sites of four). `fa_built` and `cubins` describe the machine: FlashAttention versions that are
     compiled in, NVIDIA's kernel binaries reachable. `model_type` is the config's, for hooks that vLLM has for single
-    models. `max_model_len` is in tokens.
+    models; `model_head` is the head size of its configuration (None: the first group's). `key_dim` is the key dim of its
+    linear layers. `max_model_len` and `encoder_tokens` are in tokens.
     """
 
     block_size: int | None = None
@@ -65,12 +66,14 @@ class EngineOptions:
     layout: str | None = None
     batch_invariant: bool = False
     checkpoint_alignment: int | None = None
-    mamba_block_size: int | None = None
     model_type: str | None = None
     head_size: str = "per-layer"
     fa_built: tuple[int, ...] = (2, 3, 4)
     cubins: bool = True
     kv_connector: bool = False
+    model_head: int | None = None
+    key_dim: int | None = None
+    encoder_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ class EngineGroup:
     `kind` is the engine's kind of cache (full, window, chunked, mla, mamba ...). `block` is the manager block in tokens
     (after page unification), `kernel_page` what the kernel reads as one unit. `page_bytes` is one layer's block with
     padding, `unpadded_bytes` without. `engine_groups` are indices of `EngineResult.groups_made`. `rejected` maps the
-    backends tried before to the engine's reasons. `phases` maps prefill, decode, verify, draft to kernels. `sites` says
-    from which head size each of the four block-size questions was answered.
+    backends tried before to the engine's reasons. `phases` maps prefill, decode, verify, draft to kernels. `kv` is the
+    engine's name of the KV dtype. Before an error stops the engine, `block`, `kernel_page` and the pages are 0.
     """
 
     name: str
@@ -115,6 +118,7 @@ class EngineGroup:
     reorder_threshold: int | None
     phases: Mapping[str, KernelUse | None]
     engine_groups: tuple[int, ...] = ()
+    kv: str = "auto"
     notes: tuple[str, ...] = ()
 
     @property
@@ -126,12 +130,13 @@ class EngineGroup:
 @dataclass(frozen=True, slots=True)
 class MadeGroup:
     """A KV-cache group as the engine makes it: layers that share one block table. `blocks` is per request of
-    `max_model_len` tokens (None if that is not given).
+    `max_model_len` tokens (None if that is not given), `kernel_block` what the worker splits a block into.
     """
 
     kind: str
     layers: tuple[str, ...]
     block: int
+    kernel_block: int | None
     page_bytes: int
     blocks: int | None
     uniform_type: bool = False
@@ -167,7 +172,8 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class EngineResult:
     """Everything an engine decides. `errors` are start-up errors in the engine's words (then fields after the failure
-    hold what was known); `flags` make the engine do what this says; `default` is what it does unasked.
+    hold what was known). `kv_cache_dtype`, `backend_asked` and `flash_attn_version` are the operator's, or those that the
+    model's own configuration sets. What to type, and what the engine does unasked, say `vllm_args.flags_for`.
     """
 
     engine: str
@@ -186,7 +192,11 @@ class EngineResult:
     mamba_cache_mode: str = "none"
     warnings: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
-    steps: tuple[tuple[str, Any], ...] = field(default=())
+    kv_cache_dtype: str = "auto"
+    backend_asked: str | None = None
+    flash_attn_version: int | None = None
+    skip_page_bytes: int | None = None
+    options: EngineOptions = field(default_factory=EngineOptions)
 
     def group(self, name: str) -> EngineGroup:
         """The group of that name; KeyError if there is none."""
