@@ -38,7 +38,7 @@ Path_ = tuple[str | int, ...]
 ID_LISTS = ("call", "compiles", "kinds", "when", "phase", "storage", "layout", "kind", "from", "to")
 ENGINE_IDS = (
     *("facts", "derived", "resolve", "kv_dtypes", "packs", "backends", "constants", "spec_kinds", "state_backends"),
-    "own_packing",
+    *("own_packing", "indexers", "element_bytes"),
 )
 RANGE = re.compile(r"(\d+)\.\.(\d+)(?:/(\d+))?\Z")
 VERSIONS = re.compile(r"(\d[\w.]*?)\.\.(\d[\w.]*)?\Z")
@@ -144,7 +144,7 @@ def _untyped(spot: Spot) -> bool:
 def _value(spot: Spot) -> Iterator[tuple[str, str]]:
     untyped = _untyped(spot)
     yield ("empty mapping", "{}") if untyped else ("mapping", "{zz: 1}")
-    if not untyped and not (spot.file.startswith("engines/") and spot.path[-1] in ("bytes", "dtype", "threshold")):
+    if not untyped and not (spot.file.startswith("engines/") and spot.path[-1] in ("stored", "dtype", "threshold")):
         yield "nothing", "null"
     yield "octal", "010"
     yield "base 60", "1:30"

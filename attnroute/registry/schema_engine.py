@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnroute.registry.dims import DTYPES, GRAPH_LEVELS, PHASES
+from attnroute.registry.dims import DTYPES, GRAPH_LEVELS
 from attnroute.registry.schema_defs import (
     DISTRIBUTION,
     ITEM_NAME,
@@ -46,6 +46,7 @@ def engine() -> Schema:
         "kv_dtypes": _facts("Names of KV dtypes that the engine knows.", _kv_dtype()),
         "element_bytes": _facts("Bytes of one stored element by its type.", _number("Bytes.")),
         "kv_dtypes_source": listing("Where the engine says so.", source()),
+        "indexers": _facts("Kinds of attention that bring an indexer's cache, and its backend.", _backend_name()),
         "own_packing": _facts("KV dtypes whose packing a hybrid model takes from one backend.", _backend_name()),
         "packs": table_of("How backends pack a cache.", ITEM_NAME, "is no name of a packing", _pack()),
         "priority": _array("Orders in which backends are tried; the first that matches counts.", _priority(True)),
@@ -210,11 +211,6 @@ def _backend(about: str) -> Schema:
     graph |= {"type": ["array", "string"], "pattern": f"^{FACT}$"}
     yes: Schema = {"description": "Yes or no.", "type": "boolean"}
     reason: dict[str, Schema] = {"text": text("The reason.")}
-    kernel = text(
-        "KERNEL@DISTRIBUTION, or a group of kernels.", rf"{KERNEL_ID}(@{DISTRIBUTION})?", "is no KERNEL@DISTRIBUTION"
-    )
-    phases = dict.fromkeys((*PHASES, "all"), kernel)
-    by = table_of("Kernels by the table's value.", r"[a-z0-9-]+", "is no value", mapping("By phase.", phases), 1)
     properties = {name: _declared(name) for name in PROPERTIES} | {
         "about": text("What it is."),
         "like": _backend_name("Backend that gives what is not said here."),
@@ -228,10 +224,28 @@ def _backend(about: str) -> Schema:
         "varlen_dcp": yes | {"description": "Whether query lengths may differ under DCP."},
         "layouts": _rules("Layouts it can read, most preferred first.", listing("Layouts.", _layout(), 1)),
         "packs": listing("Packings it uses.", text("A packing.", ITEM_NAME, "is no name of a packing")),
-        "kernels": mapping("Kernels behind it.", {"resolve": _fact("The table that chooses."), "by": by}, ("by",)),
+        "kernels": _kernels(),
         "source": source(),
     }
     return mapping(about, properties)
+
+
+def _kernels() -> Schema:
+    expected = "is no KERNEL@DISTRIBUTION"
+    kernel = text("KERNEL@DISTRIBUTION.", rf"{KERNEL_ID}@{DISTRIBUTION}", expected)
+    value = r"[a-z0-9]+(-[a-z0-9]+)*"
+    properties: dict[str, Schema] = {
+        "resolve": _fact("The table that chooses."),
+        "by": table_of("Kernels by the table's value; null where there is no table.", value, "is no value", kernel, 1),
+        "prefill": _rules("Kernel of prefill, where it is another one.", kernel),
+        "non_causal_decode": listing(
+            "Values of the table whose kernel takes non-causal steps.", text("A value.", value)
+        ),
+        "q_dtype": _fact("The table that finds the query's dtype."),
+        "quantised_query": {"description": "Whether the query is cast with an FP8 cache.", "type": "boolean"},
+        "decode_only": {"description": "Whether it serves decode alone.", "type": "boolean"},
+    }
+    return mapping("attnroute's kernels behind it.", properties, ("by",))
 
 
 def _constant() -> Schema:
@@ -254,7 +268,8 @@ def _state_backend() -> Schema:
         "graph": _level(),
         "threshold": {"description": "Longest query that counts as decode.", "type": "integer", "minimum": 1},
         "spec": {"description": "Whether speculative queries count as decode.", "type": "boolean"},
-        "checkpoint": _fact("The constant that aligns its checkpoints."),
+        "checkpoint": _rules("Tokens on whose multiples prefill checkpoints fall.", _number("Tokens.")),
+        "checkpoint_blocks": _number("State blocks kept besides."),
         "source": source(),
     }
     return mapping("State layers of one kind.", properties, ("graph",))

@@ -124,12 +124,15 @@ def lint(context: Context, quiet: bool = False) -> list[Problem]:
     `quiet` is set when the tables have other faults: a rule that trips over one of them then stays silent.
     """
     findings: list[Finding] = []
+    tripped: list[Problem] = []
     for rule in RULES:
         try:
             findings += rule(context)
-        except MALFORMED:
+        except MALFORMED as error:
             if not quiet:
-                raise
+                name = rule.__module__.rpartition(".")[2]
+                text = f"the rule {name} cannot understand these tables: {error}"
+                tripped.append(Problem(context.tables.base.shown, 1, 1, "lint", text))
     kept, used = [], set()
     exceptions = _exceptions(context.tables)
     for finding in findings:
@@ -141,7 +144,7 @@ def lint(context: Context, quiet: bool = False) -> list[Problem]:
         if key not in used:
             text = f"the exception from {key[0]!r} at {key[1]} applies to nothing any more"
             kept.append(Finding("stale-exception", key[1], node, text, "remove it"))
-    return [context.tables.problem(f.node, f.rule, f.message, f.hint) for f in kept]
+    return tripped + [context.tables.problem(f.node, f.rule, f.message, f.hint) for f in kept]
 
 
 def _exceptions(tables: Tables) -> dict[tuple[str, str], Map]:

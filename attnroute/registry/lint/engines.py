@@ -6,13 +6,28 @@ from typing import TYPE_CHECKING
 
 from attnroute.registry.lint.context import Context, Finding, items
 from attnroute.registry.lint.references import unknown
-from attnroute.registry.positions import Map, Node, Scalar, Seq
+from attnroute.registry.positions import Map, Node, Seq
 from attnroute.registry.sets import IntSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CONDITIONS = ("when", "asked")
+#: Where names are used: (key, the key it stands under), `*` for anywhere.
+USES: dict[str, tuple[tuple[str, str], ...]] = {
+    "fact": (("fact", "*"), ("ratio", "*"), ("of", "*")),
+    "backend": (
+        *(("order", "priority"), ("order", "then"), ("like", "*"), ("use", "combination")),
+        *(("general", "composite"), ("causal", "composite")),
+    ),
+    "packing": (("packs", "*"),),
+    "resolve table": (("resolve", "*"), ("q_dtype", "kernels"), ("graph", "*")),
+    "element type": (("stored", "*"),),
+    "layout": (("preference", "layouts"), ("use", "layouts")),
+    "kernel": (("use", "prefill"),),
+}
+#: Mappings whose every value is a name.
+KEYED = {"own_packing": "backend", "indexers": "backend", "aliases": "layout", "by": "kernel"}
 
 
 def check(context: Context) -> Iterator[Finding]:
@@ -41,10 +56,15 @@ class _Names:
     def __init__(self, context: Context, engine: str, root: Map) -> None:
         self.context, self.engine, self.root = context, engine, root
         self.facts = (*self._keys("facts"), *self._keys("derived"), "version")
-        self.tables, self.backends = self._keys("resolve"), self._keys("backends")
-        self.packs, self.constants = self._keys("packs"), self._keys("constants")
         layouts = root.map("layouts")
-        self.layouts = tuple(str(item.plain) for item in items(layouts.get("order") if layouts else None))
+        self.known = {
+            "fact": self.facts,
+            "resolve table": self._keys("resolve"),
+            "backend": self._keys("backends"),
+            "packing": self._keys("packs"),
+            "element type": self._keys("element_bytes"),
+            "layout": tuple(str(item.plain) for item in items(layouts.get("order") if layouts else None)),
+        }
 
     def _keys(self, section: str) -> tuple[str, ...]:
         found = self.root.map(section)
@@ -71,32 +91,16 @@ class _Names:
                 yield from self._walk(value, (*path, key))
 
     def _use(self, key: str, value: Node, path: tuple[str, ...]) -> Iterator[Finding]:
-        if key in ("fact", "ratio", "of"):
-            yield from self._look(value, "fact", self.facts)
-        elif (key == "resolve" and path) or (
-            key == "graph" and isinstance(value, Scalar) and path[:1] == ("backends",)
-        ):
-            yield from self._look(value, "resolve table", self.tables)
-        elif (
-            (key == "order" and path[:1] == ("priority",))
-            or key in ("like", "general", "causal")
-            or (key == "use" and path[-1:] == ("combination",))
-        ):
-            yield from self._look(value, "backend", self.backends)
-        elif key == "own_packing" and isinstance(value, Map):
-            for item in value.entries.values():
-                yield from self._look(item, "backend", self.backends)
-        elif key == "packs" and path:
-            yield from self._look(value, "packing", self.packs)
-        elif key == "stored":
-            yield from self._look(value, "element type", self._keys("element_bytes"))
-        elif key == "checkpoint":
-            yield from self._look(value, "constant", self.constants)
-        elif key in ("preference", "aliases") or (key == "use" and path[-1:] == ("layouts",)):
-            for item in value.entries.values() if isinstance(value, Map) else (value,):
-                yield from self._look(item, "layout", self.layouts)
-        elif path[-2:-1] == ("by",):
+        inside = path[-1] if path else ""
+        used = next((what for what, places in USES.items() if (key, inside) in places or (key, "*") in places), None)
+        if used is None and inside in KEYED:
+            used = KEYED[inside]
+        if used == "resolve table" and (not path or path[0] == "state_backends"):
+            return
+        if used == "kernel":
             yield from self._kernel(value)
+        elif used is not None and not isinstance(value, Map):
+            yield from self._look(value, used, self.known[used])
 
     def _look(self, value: Node, what: str, known: tuple[str, ...]) -> Iterator[Finding]:
         for item in items(value):
