@@ -2,8 +2,8 @@
 """A decode step of a model with two KV-cache groups, planned, bound and captured: `python scripts/decode_step.py`.
 
 Gemma-4-like: layers of head dim 256 that see a window of 1024 tokens, and layers of head dim 512 that see everything.
-`plan` chooses the kernels and pages, `launch.bind` makes them callable, and the attention of all layers is captured
-in one CUDA graph, replayed on new inputs and compared with a float32 reference. Exit 0 if right, 1 if not, 2 without a GPU.
+`plan` chooses the kernels and pages, `launch.bind` makes them callable, and the attention of all layers is captured in
+one CUDA graph, replayed on new inputs and compared with float32. Exit 0 if right, 1 if not, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def step(args: argparse.Namespace) -> dict[str, Any]:
             layers.append((group.name, ask, kernel, own))
         kernel.plan(first.batch)
         print(
-            f"{group.name}: {use.kernel}@{use.provider}, page {use.page_size}, {len(group.layers)} layers, row {use.row}"
+            f"{group.name}: {use.kernel}@{use.provider}, page {use.page_size}, {len(group.layers)} layers ({use.row})"
         )
 
     def attention() -> None:

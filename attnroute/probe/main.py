@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ from attnroute.errors import AttnrouteError, UsageError
 from attnroute.probe import machine, report
 from attnroute.probe.capture import SCHEMA, Journal, write_capture
 from attnroute.probe.cases import rank, uncovered
-from attnroute.probe.schedule import can_fork_after, cpu_count, journal_path, run_tasks
+from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks
 from attnroute.probe.session import PRELOAD, Session, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from attnroute.probe.case import Case
 
+FRESH = "ATTNROUTE_PROBE_FRESH"  # set for a run whose cases import the packages themselves
 QUICK_RANK, QUICK_CASES = 1, 12  # --quick: what is claimed and its edges, so many cases a kernel
 
 
@@ -147,17 +150,15 @@ def write_predictions(path: Path, session: Session, cases: Sequence[Case]) -> No
 
 def _run(session: Session, here: machine.Machine, cases: list[Case], args: argparse.Namespace) -> int:
     out: Path = args.out or Path("attnroute-probe.json")
-    scratch_env(out.resolve().parent / ".attnroute-scratch")
+    scratch_env(out.resolve().parent / ".attnroute-scratch", here.compute_capability)
     end = time.monotonic() + args.deadline if args.deadline else None
     print(
         f"{here.gpu}, {session.arch}, driver {here.driver}; "
         + ", ".join(f"{n} {v}" for n, v in session.packages.items())
     )
-    why = can_fork_after(PRELOAD, _touch_device)
-    if why:
-        print(f"packages are imported anew for each case: {why}")
-    else:
-        _import_all()
+    again = _preload()
+    if again is not None:
+        return again
     records: list[dict[str, Any]] = []
     if not args.time_only:
         seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
@@ -231,13 +232,21 @@ def _touch_device() -> None:
     torch.zeros(1, device="cuda").add_(1).item()
 
 
-def _import_all() -> None:
-    import contextlib
-    import importlib
-
+def _preload() -> int | None:
+    """Imports the packages once, for all cases. Where that spoils the device for children, starts over without it."""
+    if os.environ.get(FRESH):
+        return None
     for name in PRELOAD:
-        with contextlib.suppress(ImportError):
+        try:
             importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - the cases of this package will say so one by one
+            if not isinstance(error, ImportError):
+                print(f"{name} cannot be imported: {type(error).__name__}: {error}")
+    problem = child_problem(_touch_device)
+    if not problem:
+        return None
+    print(f"each case imports its packages anew, since children of this process cannot use the GPU: {problem}")
+    return subprocess.run([sys.executable, *sys.argv], env={**os.environ, FRESH: "1"}, check=False).returncode
 
 
 class _Progress:

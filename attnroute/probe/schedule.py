@@ -110,6 +110,7 @@ def run_tasks(
     message. After `deadline` (time.monotonic) nothing new starts, and what still runs then ends as `timeout`.
     """
     waiting = list(tasks)
+    _check_needs(waiting)
     failed: dict[str, str] = {}
     done: set[str] = set()
     running: list[_Child] = []
@@ -136,6 +137,13 @@ def run_tasks(
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child.pid, 0)
     return len(waiting)
+
+
+def _check_needs(tasks: list[Task]) -> None:
+    """A need that no task meets would be waited for for ever."""
+    missing = {need for task in tasks for need in task.needs} - {task.id for task in tasks}
+    if missing:
+        raise ValueError(f"tasks need {sorted(missing)[0]!r} and others that nothing builds")
 
 
 def _launch(
@@ -188,30 +196,18 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def can_fork_after(imports: Iterable[str], device_check: Callable[[], None], *, timeout: float = 120) -> str:
-    """Empty if a process may import `imports`, fork, and use the device in the child; else the reason why not.
+def child_problem(check: Callable[[], None], *, timeout: float = 120) -> str:
+    """Empty if a child forked now can do what `check` does (use the device), else what it said.
 
-    Some packages touch the device on import, after which a forked child cannot. Tried in a child of its own.
+    A package that touched the device while it was imported leaves forked children unable to.
     """
-    names = tuple(imports)
-
-    def check() -> Result:
-        device_check()
-        return {"outcome": "ok"}
 
     def work() -> Result:
-        import importlib
-
-        for name in names:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        answers: list[Result] = []
-        inner = Task("inner", "case", check, timeout / 2)
-        run_tasks([inner], {"case": 1}, lambda _task, result: answers.append(result))
-        return answers[0]
+        check()
+        return {"outcome": "ok"}
 
     answers: list[Result] = []
-    run_tasks([Task("outer", "case", work, timeout)], {"case": 1}, lambda _task, result: answers.append(result))
+    run_tasks([Task("check", "case", work, timeout)], {"case": 1}, lambda _task, result: answers.append(result))
     return "" if answers[0]["outcome"] == "ok" else str(answers[0].get("message"))
 
 

@@ -175,8 +175,9 @@ def run_cases(
     return [known[case.id] for case in cases if case.id in known]
 
 
-def scratch_env(folder: Path) -> None:
-    """Keeps what the packages compile in-process on disk, so that one process's work serves the next."""
+def scratch_env(folder: Path, capability: str) -> None:
+    """Keeps on disk what packages compile in-process, and tells FlashInfer the target, which else asks the device."""
+    os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", capability + ("a" if capability == "9.0" else ""))
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder / "cute"))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from attnroute.probe.capture import Journal
 from attnroute.probe.cases import cases_for
 from attnroute.probe.predict import predicted_cases
-from attnroute.probe.schedule import Task, can_fork_after, run_tasks
+from attnroute.probe.schedule import Task, child_problem, run_tasks
 from attnroute.probe.session import Session, run_cases
 from attnroute.probe.tolerance import load_tolerances
 
@@ -87,9 +87,18 @@ def test_nothing_starts_after_the_deadline():
     assert left == 40 - len(answers)
 
 
-def test_a_package_that_breaks_forked_children_is_noticed():
-    assert can_fork_after(["json"], lambda: None) == ""
-    assert "device" in can_fork_after(["json"], lambda: (_ for _ in ()).throw(RuntimeError("device gone")))
+def broken_device():
+    raise RuntimeError("device gone")
+
+
+def test_a_child_that_cannot_use_the_device_says_so():
+    assert child_problem(lambda: None) == ""
+    assert "device gone" in child_problem(broken_device)
+
+
+def test_a_need_that_nothing_meets_is_an_error():
+    with pytest.raises(ValueError, match="'module'"):
+        collect([task("a", fine, needs=["module"])])
 
 
 def session():
