@@ -51,11 +51,12 @@ def _random(shape: Sequence[int], dtype: Any, device: str, generator: Any) -> Te
 
 
 def make_pages(ask: Ask, pages: int, width: int, device: str, generator: Any) -> Tensor:
-    """(pages, page, kv_heads, width) with the memory order of the layout."""
-    dtype = torch_dtype(ask.kv_dtype)
+    """Float32 (pages, page, kv_heads, width) with the memory order of the layout."""
+    import torch
+
     if ask.layout == "NHD":
-        return _random((pages, ask.page_size, ask.kv_heads, width), dtype, device, generator)
-    return _random((pages, ask.kv_heads, ask.page_size, width), dtype, device, generator).transpose(1, 2)
+        return _random((pages, ask.page_size, ask.kv_heads, width), torch.float32, device, generator)
+    return _random((pages, ask.kv_heads, ask.page_size, width), torch.float32, device, generator).transpose(1, 2)
 
 
 def make_inputs(ask: Ask, device: str, seed: int) -> Inputs:
@@ -76,6 +77,7 @@ def make_inputs(ask: Ask, device: str, seed: int) -> Inputs:
     scales = FP8_SCALES if is_fp8(ask.kv_dtype) else (1.0, 1.0)
     for pages in (k, v):
         _poison_unused(pages, ask, table, [int(p) for p in order[used:]])
+    k, v = (pages.to(torch_dtype(ask.kv_dtype)) for pages in (k, v))  # poisoned before: few operations know fp8
     q_lens = ask.q_lens()
     q = _random((sum(q_lens), ask.q_heads, ask.head_dim), torch_dtype(ask.dtype), device, generator)
     sinks = None if ask.sinks is None else _random((ask.q_heads,), torch_dtype(ask.sinks), device, generator)

@@ -40,8 +40,17 @@ def reference(ask: Ask, inputs: Inputs) -> tuple[list[Tensor], list[Tensor]]:
 
 def _keys(inputs: Inputs, row: int, length: int, ask: Ask) -> tuple[Tensor, Tensor]:
     pages = inputs.batch.block_table[row, : -(-length // ask.page_size)].long()
-    k, v = (tensor[pages].float().flatten(0, 1)[:length] for tensor in (inputs.kv.k, inputs.kv.v))
+    k, v = (_gather(tensor, pages).float().flatten(0, 1)[:length] for tensor in (inputs.kv.k, inputs.kv.v))
     return k * inputs.kv.k_scale, v * inputs.kv.v_scale
+
+
+def _gather(tensor: Tensor, pages: Tensor) -> Tensor:
+    """Pages by number; fp8 as plain bytes, since not every release of torch can index it."""
+    import torch
+
+    if tensor.element_size() > 1:
+        return tensor[pages]
+    return tensor.view(torch.uint8)[pages].view(tensor.dtype)
 
 
 def _one(ask: Ask, q: Tensor, kv: tuple[Tensor, Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
