@@ -24,7 +24,15 @@ def capacity_run(i: dict[str, Any]) -> Any:
     found = world.get(f"{PLAN}:get_kv_cache_configs")(
         config, workers, [m for m in i["memory"] for _ in range(i["ranks"])], groups
     )
+    if not groups:
+        builder = world.get("v1.core.kv_cache_config_builder:get_kv_cache_config_builder")(config)
+        empty = world.get(f"{PLAN}:get_kv_cache_config_from_groups")(config, [], 0)
+        needed = world.get(f"{PLAN}:_max_memory_usage_bytes_from_groups")(builder, config, [])
+        return {"num_blocks": empty.num_blocks, "request_bytes": needed, "groups": []}
     one = world.get(f"{UTILS}:generate_scheduler_kv_cache_config")(found)
+    if i["host_blocks"] is not None:
+        one.kv_cache_groups[-1].host_resident = True
+        one.hisparse_host_num_blocks = i["host_blocks"]
     tokens, concurrency = world.get(f"{UTILS}:get_kv_cache_capacity")(config, one)
     scheduler, hashed = world.get(f"{UTILS}:resolve_kv_cache_block_sizes")(one, config)
     return {
@@ -152,6 +160,9 @@ def capacity_edges() -> Iterable[dict[str, Any]]:
             "prefix_match_unit": unit,
             "mamba_cache_mode": "align",
         }
+    for blocks in (1, 64, 100000):
+        yield {**two, "host_blocks": blocks}
+        yield {**two, "host_blocks": blocks, "max_model_len": 100}
     for draft in (False, True):
         yield {**two, "eagle": True, "specs": [two["specs"][0], {**two["specs"][1], "draft": draft}], "ranks": 2}
         yield {
@@ -228,13 +239,12 @@ CAPACITY = Piece(
         "eagle": False,
         "prefix_match_unit": None,
         "kv_connector": False,
+        "host_blocks": None,
     },
     unreached={
         f"{PLAN}:_estimate_max_model_len_from_groups": "HiSparse, which the vectors leave out",
-        f"{PLAN}:_max_memory_usage_bytes_from_groups": "no groups at all: its callers skip that",
         f"{PLAN}:_auto_fit_max_model_len": "HiSparse; and a worker without groups, which projection never makes",
-        f"{PLAN}:get_kv_cache_config_from_groups": "HiSparse; and no groups at all, which the builder answers itself",
-        f"{UTILS}:get_max_concurrency_for_kv_cache_config": "HiSparse's host pool",
+        f"{PLAN}:get_kv_cache_config_from_groups": "HiSparse",
     },
 )
 PIECES = (CAPACITY,)

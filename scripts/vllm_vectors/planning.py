@@ -53,6 +53,8 @@ def unify_run(i: dict[str, Any]) -> Any:
 
 
 def group_run(i: dict[str, Any]) -> Any:
+    if i["gcd"] is not None:
+        return {"gcd": world.get(f"{PLAN}:_approximate_gcd")(i["gcd"]["values"], lower_bound=i["gcd"]["lower"])}
     return {"groups": _groups_out(world.get(f"{PLAN}:get_kv_cache_groups")(world.config(), layer_specs(i)))}
 
 
@@ -78,6 +80,9 @@ UNIFY = Piece(
 
 
 def group_draw(rng: random.Random) -> dict[str, Any]:
+    if rng.random() < 0.03:
+        values = [rng.randrange(1, 40) for _ in range(rng.randrange(1, 6))]
+        return {"gcd": {"values": values, "lower": rng.choice([None, 1, 4, 20])}}
     i = families.draw_model(rng)
     i["layout"] = rng.choice(["LBNHC", "LBHNC", "LBNHC", "BLHNC", "BLNHC"])
     if rng.random() < 0.15:
@@ -86,6 +91,8 @@ def group_draw(rng: random.Random) -> dict[str, Any]:
 
 
 def group_edges() -> Iterable[dict[str, Any]]:
+    for values, lower in (([], None), ([0, 3], None), ([-1], 2), ([3, 5], 9), ([6, 4], None), ([12, 13], 5)):
+        yield {"gcd": {"values": values, "lower": lower}}
     full: dict[str, Any] = {}
     window = {"kind": "window", "window": 1024}
     for layout in ("LBNHC", "BLHNC"):
@@ -185,11 +192,10 @@ GROUP = Piece(
     run=group_run,
     draw=group_draw,
     edges=group_edges,
-    defaults={"specs": [], "order": [], "layout": "LBNHC", "no_hybrid_manager": False},
+    defaults={"specs": [], "order": [], "layout": "LBNHC", "no_hybrid_manager": False, "gcd": None},
     count=6000,
     unreached={
         f"{PLAN}:get_kv_cache_groups": "HiSparse, which the vectors leave out",
-        f"{PLAN}:_approximate_gcd": "callers never give an empty list or a number below one",
         f"{PLAN}:_try_get_full_allocation_fallback_groups": "promotion raises first",
         f"{PLAN}:_largest_divisor_at_most": "its loop always ends at 1, which divides everything",
         f"{PLAN}:is_kv_cache_spec_uniform": "a model without KV cache is answered before",
