@@ -162,6 +162,7 @@ def _plan(args: argparse.Namespace, registry: Registry, target: Model, draft: Mo
         force=args.force,
         prefer=args.prefer,
         compare=args.compare,
+        engine_options={"model_type": target.model_type} if args.engine != "generic" else None,
         registry=registry,
         **limits,
     )

@@ -128,8 +128,10 @@ def _limit(limit: dict[str, Any], plan: Plan) -> str:
 def _choice(plan: Plan) -> str:
     """What decided, and the next best choice."""
     other = plan.notes.runner_up
+    if plan.engine != "generic":
+        return f"{plan.engine}'s own rules; wasted cache {plan.cost['waste']:.1%}"
     if other is None:
-        return "no kernel had a rival" if plan.engine == "generic" else ""
+        return "no kernel had a rival"
     cost = other["costs_more"]
     how = "measured time" if other["measured"] else "weights of the default order"
     new, old = other["kernel"], other["instead_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnroute.cli.plan_compare import compare
 from attnroute.cli.plan_facts import facts
 from attnroute.cli.text import WIDTH, label_block, paint, table, wrap
 from attnroute.registry.dims import STRENGTHS
@@ -33,6 +34,7 @@ def render(registry: Registry, plan: Plan, target: Model, draft: Model | None, *
         lines += label_block(label, text, _LABEL)
     notes = [*target.notes, *(draft.notes if draft else ())]
     lines += label_block("NOTES", "; ".join(dict.fromkeys(notes)), _LABEL) if notes else []
+    lines += compare(plan)
     if explain:
         lines += _refusals(plan)
     return lines
@@ -131,4 +133,3 @@ def _refusals(plan: Plan) -> list[str]:
             fix = f"; {item['fix'][0]}" if item["fix"] else ""
             lines += label_block(label, f"{item['phase']}: {item['code']}: {item['message']}{fix}", 14)
     return lines
-

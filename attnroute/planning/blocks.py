@@ -39,8 +39,7 @@ class StateNeed:
 class Blocks:
     """`page_bytes` is one layer's block in all groups; `sizes` the blocks in tokens, in the order of the needs.
 
-    `waste` is the mean over the workload's contexts of bytes held but not used, relative to those used. Unused are
-    padding of pages and states, and half a block at the end of each request and layer.
+    `waste` is what the function of that name says of them.
     """
 
     page_bytes: int
@@ -60,7 +59,7 @@ def choose_blocks(needs: Sequence[Need], states: Sequence[StateNeed], *, smalles
         sizes = _sizes(needs, page)
         if sizes is None:
             continue
-        found = Blocks(page, sizes, _waste(needs, states, page, sizes))
+        found = Blocks(page, sizes, waste(needs, states, [page] * len(needs), sizes, page))
         if smallest:
             return found
         if best is None or found.waste < best.waste - 1e-12:
@@ -91,16 +90,23 @@ def _sizes(needs: Sequence[Need], page: int) -> tuple[int, ...] | None:
     return tuple(sizes)
 
 
-def _waste(needs: Sequence[Need], states: Sequence[StateNeed], page: int, sizes: Sequence[int]) -> float:
+def waste(
+    needs: Sequence[Need], states: Sequence[StateNeed], pages: Sequence[int], sizes: Sequence[int], state_page: int
+) -> float:
+    """Mean over the workload's contexts of bytes held but not used, relative to those used.
+
+    `pages` and `sizes` are each group's block in bytes (of one layer) and in tokens, `state_page` what a layer's state
+    takes. Unused are padding of pages and states, and half a block at the end of each request and layer.
+    """
     state_used = sum(s.bytes * s.layers * s.count for s in states)
-    state_waste = sum((page - s.bytes) * s.layers * s.count for s in states)
+    state_waste = sum((state_page - s.bytes) * s.layers * s.count for s in states)
     total = 0.0
-    points = len(needs[0].held)
+    points = len(needs[0].held) if needs else 0
     for point in range(points):
-        used, waste = float(state_used), float(state_waste)
-        for need, size in zip(needs, sizes, strict=True):
+        used, lost = float(state_used), float(state_waste)
+        for need, page, size in zip(needs, pages, sizes, strict=True):
             padding = page - size * need.bytes_per_token
             used += need.layers * need.held[point] * need.bytes_per_token
-            waste += need.layers * (need.blocks[point](size) * padding + (size - 1) / 2 * need.bytes_per_token)
-        total += waste / used if used else 0.0
-    return total / points
+            lost += need.layers * (need.blocks[point](size) * padding + (size - 1) / 2 * need.bytes_per_token)
+        total += lost / used if used else 0.0
+    return total / points if points else 0.0

@@ -10,6 +10,7 @@ from attnroute.errors import UsageError
 from .assemble import assemble
 from .blocks import StateNeed
 from .conflict import explain_conflict
+from .engine_plan import engine_packages, plan_engine
 from .joint import Weights
 from .pages import GRANULE, Spans, state_blocks
 from .phases import Setting, Side, parse_directions
@@ -71,8 +72,8 @@ def plan(
     `max_source_len` and `max_num_batched_tokens` count tokens, `kv_memory` bytes on one rank. `prefill_arch` and
     `decode_arch` plan two machines with one cache format; `arch` stands for the one not named. `one_kernel` makes a
     group decode and verify with the same kernel. `slack` is the part by which a measured kernel may be slower than the
-    best and still be chosen; `waste_weight` is what a wasted byte counts for: 1.0 sets one per cent of the cache against
-    one per cent of attention time. `force` and `prefer` take `[GROUP:][PHASE=]KERNEL[@PACKAGE]`.
+    best and still be chosen; `waste_weight` is what a wasted byte counts for: 1.0 sets one per cent of the cache
+    against one per cent of attention time. `force` and `prefer` take `[GROUP:][PHASE=]KERNEL[@PACKAGE]`.
 
     A phase that nothing serves is None in the plan, which is then not `served`. Raises UnservedError if the groups
     cannot share one layout and block, if the memory holds no request, or for a forced kernel that cannot serve;
@@ -85,9 +86,11 @@ def plan(
     everything = (*groups, *draft)
     _check(everything, block_size, num_speculative_tokens, kv_memory, max_model_len, dcp)
     arch = registry.arch_id(decode_arch or arch)
-    if engine != "generic":
-        raise UsageError(f"engine {engine!r} cannot be planned yet", code="unknown-engine")
-    decode_side = Side(arch, resolve_packages(registry, arch, packages))
+    if engine == "generic":
+        decode_side = Side(arch, resolve_packages(registry, arch, packages))
+    else:
+        registry.engine(engine)  # an unknown name ends here
+        decode_side = Side(arch, engine_packages(registry, engine, packages))
     prefill_side = decode_side
     if prefill_arch is not None and registry.arch_id(prefill_arch) != arch:
         other = registry.arch_id(prefill_arch)
@@ -97,6 +100,23 @@ def plan(
         allow_unknown, strict_versions, tuple(sorted((environment or {}).items())), tuple(cannot),
         parse_directions(force, "force"), parse_directions(prefer, "prefer"), one_kernel,
     )  # fmt: skip
+    asked = {
+        "block_size": block_size, "num_speculative_tokens": num_speculative_tokens, "max_model_len": max_model_len,
+        "kv_memory": kv_memory, "prefix_caching": prefix_caching, "dcp": dcp, "tp": tp,
+        "max_num_batched_tokens": max_num_batched_tokens, "one_kernel": one_kernel, "slack": slack,
+        "waste_weight": waste_weight,
+    }  # fmt: skip
+    if engine != "generic":
+        from attnroute.engines.result import EngineOptions
+
+        options = EngineOptions(**{
+            "block_size": block_size, "max_model_len": max_model_len, "max_in_flight_tokens": max_num_batched_tokens,
+            "kv_memory": kv_memory, "prefix_caching": prefix_caching, "num_speculative_tokens": num_speculative_tokens,
+            "tp": tp, "dcp": dcp, "layout": layout, "encoder_tokens": max_source_len or 0, **(engine_options or {}),
+        })  # fmt: skip
+        return plan_engine(everything, engine, setting, options, state, compare=compare, asked=asked)
+    if compare is not None:
+        raise UsageError("a comparison is one of an engine's answers: name it with engine", code="unknown-compare")
     kept = state_blocks(num_speculative_tokens, prefix_caching)
     states = tuple(StateNeed(s.bytes, len(s.layers), kept) for s in state)
     search = Search(
@@ -107,15 +127,7 @@ def plan(
     joint = search.solve(classes)
     if joint is None:
         raise explain_conflict(search, classes)
-    return assemble(
-        everything, search, classes, joint,
-        asked={
-            "block_size": block_size, "num_speculative_tokens": num_speculative_tokens, "max_model_len": max_model_len,
-            "kv_memory": kv_memory, "prefix_caching": prefix_caching, "dcp": dcp, "tp": tp,
-            "max_num_batched_tokens": max_num_batched_tokens, "one_kernel": one_kernel, "slack": slack,
-            "waste_weight": waste_weight,
-        },
-    )  # fmt: skip
+    return assemble(everything, search, classes, joint, asked)
 
 
 def _check(
@@ -128,7 +140,10 @@ def _check(
         if group.name in seen:
             raise UsageError(f"two groups are called {group.name!r}; names must differ", code="bad-field")
         seen.add(group.name)
-    for name, value, least in (("block_size", block, 1), ("num_speculative_tokens", speculative, 0), ("kv_memory", memory, 1),
-                               ("max_model_len", longest, 1), ("dcp", dcp, 1)):  # fmt: skip
+    numbers = (
+        ("block_size", block, 1), ("num_speculative_tokens", speculative, 0), ("kv_memory", memory, 1),
+        ("max_model_len", longest, 1), ("dcp", dcp, 1),
+    )  # fmt: skip
+    for name, value, least in numbers:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise UsageError(f"{name} is {value!r}; it must be a whole number of {least} or more", code="bad-field")

@@ -13,7 +13,7 @@ from .pages import bytes_per_token
 from .phases import phase_need, phases_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from attnroute.dispatch.group import KVGroup
 
@@ -89,11 +89,16 @@ def _class(member: Member, setting: Setting, spans: Spans) -> GroupClass:
     phases = tuple(phase_need(group, member.names, p, setting) for p in phases_of(group, setting.speculative))
     if group.attn_type in ("encoder", "encoder_only"):
         return GroupClass(phases, member.layers, None)
+    return GroupClass(phases, member.layers, need_of(group, member.layers, setting, spans))
+
+
+def need_of(group: KVGroup, layers: int, setting: Setting, spans: Spans) -> Callable[[int], Need]:
+    """The block question of `layers` layers of a group's geometry, as a function of the unit of its block."""
     each = bytes_per_token(group)
     contexts = setting.workload.context_lens
     held = tuple(spans.tokens(group, c) for c in contexts)
     counts = tuple(partial(_blocks, spans, group, c) for c in contexts)
-    return GroupClass(phases, member.layers, lambda unit: Need(each, member.layers, unit, held, counts))
+    return lambda unit: Need(each, layers, unit, held, counts)
 
 
 def _blocks(spans: Spans, group: KVGroup, context: int, block: int) -> int:

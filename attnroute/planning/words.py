@@ -128,7 +128,8 @@ def _dropped(
         if search.asked_block is not None and need.paged and not fits(other.pages, search.asked_block):
             near = nearest_blocks(replace(need, options=(other,)), search.asked_block, search.granule)
             code = "page-size"
-            cause = f"block {search.asked_block} (asked) is no multiple of its page {other.pages.words()}, nearest {near}"
+            asked = search.asked_block
+            cause = f"block {asked} (asked) is no multiple of its page {other.pages.words()}, nearest {near}"
         elif other.layouts is not None and joint.layout not in other.layouts:
             code, cause = "layout", f"it reads layout {' '.join(other.layouts)}, the model's is {joint.layout}"
         elif search.setting.one_kernel and need.phase == "decode" and verifiers and other.name not in verifiers:

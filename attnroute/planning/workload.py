@@ -30,7 +30,8 @@ class Workload:
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
             if not values or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
-                raise UsageError(f"Workload.{name} is {values!r}; it needs whole numbers of 1 or more", code="bad-field")
+                message = f"Workload.{name} is {values!r}; it needs whole numbers of 1 or more"
+                raise UsageError(message, code="bad-field")
         for name in ("prefill_share", "verify_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"Workload.{name} is {getattr(self, name)!r}; it must lie in 0..1", code="bad-field")

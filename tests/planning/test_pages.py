@@ -1,4 +1,4 @@
-"""Bytes of a token, blocks of a request, units and pages: worked by hand, from vLLM 0.33.0's formulas where it has one."""
+"""Bytes of a token, blocks of a request, units and pages, by hand and by vLLM 0.33.0's formulas where it has one."""
 
 from __future__ import annotations
 
