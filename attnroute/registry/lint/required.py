@@ -27,7 +27,7 @@ def check(context: Context) -> Iterator[Finding]:
             if key not in flat.root.entries and not _misspelt(flat.root, key):
                 yield Finding(RULE, arch, flat.root, f"key {key!r} is missing")
         for row in flat.rows:
-            if row.own is None:
+            if row.own is None or _misspelt(row.own, "like"):
                 continue
             try:
                 mla = serves_mla(row.node.plain)
