@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING
 
 from attnroute.engines import blocks
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import attention_spec, cdiv, packed
 
 if TYPE_CHECKING:
@@ -84,7 +83,9 @@ def align_hybrid(engine: Engine, cache: ModelCache, state: BlockState) -> BlockS
         alignment = lcm(alignment, cache.checkpoint)
     block = alignment * cdiv(cache.state_bytes, alignment * per_token)
     block = max(state.block_size, everyone * cdiv(block, everyone))
-    state = replace(state, block_size=block, mamba_block_size=block if cache.cache_mode == "align" else state.mamba_block_size)
+    state = replace(
+        state, block_size=block, mamba_block_size=block if cache.cache_mode == "align" else state.mamba_block_size
+    )
     page = block * per_token
     return state if page == cache.state_bytes else replace(state, mamba_page_padded=page)
 
@@ -97,9 +98,9 @@ def align_mixed(engine: Engine, cache: ModelCache, state: BlockState) -> BlockSt
         return state
     larger = token_bytes(engine, backend, cache, "auto")
     if larger < primary:
-        raise EngineRefusal(
-            f"padded-spec per-token page ({larger}B) < primary ({primary}B); a higher-precision padded spec must not be "
-            "smaller than the quantized primary.",
+        raise EngineError(
+            f"padded-spec per-token page ({larger}B) < primary ({primary}B); a higher-precision padded spec must not "
+            "be smaller than the quantized primary.",
             "AssertionError",
         )
     if larger == primary:
@@ -115,7 +116,7 @@ def align_mixed(engine: Engine, cache: ModelCache, state: BlockState) -> BlockSt
 
 def block_size_for_model(engine: Engine, cache: ModelCache, state: BlockState) -> BlockState:
     """All three phases: a size that every backend takes (unless the operator gave one), hybrid and mixed alignment, and
-    the check that nobody rejects what came out. Raises EngineRefusal.
+    the check that nobody rejects what came out. Raises EngineError.
     """
     if not cache.asked:
         return state
@@ -130,7 +131,8 @@ def block_size_for_model(engine: Engine, cache: ModelCache, state: BlockState) -
     if state.block_size != before:
         rejecting = [b.label for b, facts in cache.asked if not blocks.accepts(b, facts, state.block_size)]
         if rejecting:
-            raise EngineRefusal(
-                f"Aligned KV cache block size {state.block_size} is not supported by attention backend(s): {', '.join(rejecting)}."
+            raise EngineError(
+                f"Aligned KV cache block size {state.block_size} is not supported by attention backend(s): "
+                f"{', '.join(rejecting)}."
             )
     return state

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnroute.engines.caches import limits, state_page
 from attnroute.engines.groups import group_kind
 from attnroute.engines.result import Capacity, EngineGroup, EngineResult, MadeGroup
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import request_pages
 from attnroute.engines.world import head_size
 
@@ -29,10 +30,17 @@ def build(steps: Steps) -> EngineResult:
         layout=steps.layout,
         graph_level=_graph(steps),
         reorder_threshold=_threshold(steps),
-        state=None if steps.errors else steps.state_page(),
+        state=None if steps.errors else state_page(steps),
         groups_made=made,
-        capacity=None if found is None else Capacity(
-            found.num_blocks, found.bytes_per_block[0], found.per_request, found.tokens, found.concurrency, _token_bytes(steps)
+        capacity=None
+        if found is None
+        else Capacity(
+            found.num_blocks,
+            found.bytes_per_block[0],
+            found.per_request,
+            found.tokens,
+            found.concurrency,
+            _token_bytes(steps),
         ),
         mamba_cache_mode=steps.cache_mode,
         warnings=tuple(steps.warnings),
@@ -42,7 +50,7 @@ def build(steps: Steps) -> EngineResult:
         flash_attn_version=steps.world.fa_asked,
         skip_page_bytes=steps.blocks.skip_page_padded,
         options=steps.options,
-    )  # fmt: skip
+    )
 
 
 def _pages(steps: Steps, member: Member) -> int | None:
@@ -50,8 +58,8 @@ def _pages(steps: Steps, member: Member) -> int | None:
     if spec is None or steps.options.max_model_len is None:
         return None
     try:
-        return request_pages(steps.engine, spec, steps.limits())
-    except EngineRefusal:
+        return request_pages(steps.engine, spec, limits(steps))
+    except EngineError:
         return None
 
 
@@ -86,15 +94,22 @@ def _group(steps: Steps, member: Member) -> EngineGroup:
 def _made(steps: Steps, n: int) -> MadeGroup:
     made = steps.made[n]
     try:
-        pages = None if steps.options.max_model_len is None else max(
-            request_pages(steps.engine, s, steps.limits()) for s in dict.fromkeys(made.specs)
-        )  # fmt: skip
-    except EngineRefusal:
+        pages = (
+            None
+            if steps.options.max_model_len is None
+            else max(request_pages(steps.engine, s, limits(steps)) for s in dict.fromkeys(made.specs))
+        )
+    except EngineError:
         pages = None
     return MadeGroup(
-        group_kind(steps.engine, made), tuple(steps.names[x] for x in made.layers), made.block,
-        steps.kernel_blocks[n] if n < len(steps.kernel_blocks) else None, made.page_bytes, pages, made.uniform,
-    )  # fmt: skip
+        group_kind(steps.engine, made),
+        tuple(steps.names[x] for x in made.layers),
+        made.block,
+        steps.kernel_blocks[n] if n < len(steps.kernel_blocks) else None,
+        made.page_bytes,
+        pages,
+        made.uniform,
+    )
 
 
 def _scheduler_block(steps: Steps) -> int | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from attnroute.engines.data import Backend, Size
-from attnroute.engines.rules import EngineRefusal, Facts
+from attnroute.engines.rules import EngineError, Facts
 
 Asked = tuple[Backend, Facts]
 """A backend and the facts of the question: the model's, or those of one layer's cache."""
@@ -67,7 +67,7 @@ def preferred(backend: Backend, facts: Facts, default: int) -> int:
 
 
 def preferred_for_all(asked: Sequence[Asked], default: int) -> int:
-    """The smallest block size that all backends accept. Raises EngineRefusal if they share none."""
+    """The smallest block size that all backends accept. Raises EngineError if they share none."""
     if len(asked) == 1:
         return preferred(*asked[0], default)
     if all(accepts(b, f, default) for b, f in asked):
@@ -78,12 +78,12 @@ def preferred_for_all(asked: Sequence[Asked], default: int) -> int:
         if all(accepts(b, f, candidate) for b, f in asked):
             return candidate
     parts = "; ".join(f"{b.label}: {list(sizes)}" for (b, _), sizes in zip(asked, declared, strict=True))
-    raise EngineRefusal(f"The attention backends share no supported KV cache block size ({parts}).")
+    raise EngineError(f"The attention backends share no supported KV cache block size ({parts}).")
 
 
 def common_block(block: int, asked: Sequence[Asked]) -> int:
     """The kernel block of a manager block of `block` tokens: itself, or the largest exact size that divides it and all
-    take. Raises EngineRefusal if there is none.
+    take. Raises EngineError if there is none.
     """
     declared = [declared_sizes(b, f) for b, f in asked]
     if all(any(s.takes(block) for s in sizes) for sizes in declared):
@@ -93,18 +93,20 @@ def common_block(block: int, asked: Sequence[Asked]) -> int:
         if all(any(s.takes(candidate) for s in sizes) for sizes in declared):
             return candidate
     parts = "; ".join(f"{b.label}: {list(sizes)}" for (b, _), sizes in zip(asked, declared, strict=True))
-    raise EngineRefusal(f"No common block size for {block} ({parts}).")
+    raise EngineError(f"No common block size for {block} ({parts}).")
 
 
 def smallest(sizes: Sequence[Size]) -> int:
-    """The smallest declared size. Raises EngineRefusal for a backend that declares none, as the engine does."""
+    """The smallest declared size. Raises EngineError for a backend that declares none, as the engine does."""
     if not sizes:
-        raise EngineRefusal("min() iterable argument is empty")
+        raise EngineError("min() iterable argument is empty")
     return min(s.base for s in sizes)
 
 
 def largest_within(backend: Backend, facts: Facts, per_token: int, budget: int, fallback: int) -> int:
-    """The largest kernel block whose page fits `budget` bytes, the smallest if none does, `fallback` if none is declared."""
+    """The largest kernel block whose page fits `budget` bytes, the smallest if none does, `fallback` without declared
+    sizes.
+    """
     most = budget // per_token
     sizes = declared_sizes(backend, facts)
     candidates = [s.base if s.exact else max(s.base, most // s.base * s.base) for s in sizes]

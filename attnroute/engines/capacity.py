@@ -8,16 +8,14 @@ from math import gcd, lcm
 from typing import TYPE_CHECKING
 
 from attnroute.engines.groups import CacheGroup, Layers
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import CacheSpec, Limits, cdiv, request_pages
 
 if TYPE_CHECKING:
     from attnroute.engines.data import Engine
 
 GIB = 1 << 30
-_ADVICE = (
-    "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
-)
+_ADVICE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Blocks:
     def concurrency(self) -> float:
         """Requests of the longest context that fit at once."""
         if not self.per_request:
-            raise EngineRefusal("division by zero", "ZeroDivisionError")
+            raise EngineError("division by zero", "ZeroDivisionError")
         return self.num_blocks / self.per_request
 
     @property
@@ -52,9 +50,9 @@ def retained(layers: Layers, lookahead: int) -> Layers:
 
 
 def check_partition(groups: Sequence[CacheGroup], layers: Layers) -> None:
-    """Raises EngineRefusal if a layer is in no group (packing drops layers of uneven page sizes)."""
+    """Raises EngineError if a layer is in no group (packing drops layers of uneven page sizes)."""
     if sum(len(g.layers) for g in groups) != len(layers.order):
-        raise EngineRefusal("KV cache groups miss layers.", "AssertionError")
+        raise EngineError("KV cache groups miss layers.", "AssertionError")
 
 
 def on_stage(groups: Sequence[CacheGroup], stage: frozenset[int]) -> list[CacheGroup]:
@@ -78,22 +76,26 @@ def _spec_of(group: CacheGroup, n: int) -> CacheSpec:
 
 
 def _check_layout(groups: Sequence[CacheGroup], layout: str) -> None:
-    """Whether the layout can hold these pages; raises EngineRefusal in vLLM's words."""
+    """Whether the layout can hold these pages; raises EngineError in vLLM's words."""
     used = {spec for g in groups for n in range(len(g.layers)) for spec in (_spec_of(g, n),)}
     pages = {s.page for s in used}
     compact = set(layout[:2]) == {"L", "B"}
     if len(pages) > 1 and (not compact or (len(groups) > 1 and layout[0] == "L")):
-        raise EngineRefusal(
-            f"KV cache layout {layout} cannot express this model's mixed page sizes ({sorted(pages)}); a backend should "
-            "declare block-outermost supported layouts (e.g. BLHNC), or set VLLM_KV_CACHE_LAYOUT=BLHNC."
+        raise EngineError(
+            f"KV cache layout {layout} cannot express this model's mixed page sizes ({sorted(pages)}); a backend "
+            "should declare block-outermost supported layouts (e.g. BLHNC), or set VLLM_KV_CACHE_LAYOUT=BLHNC."
         )
     if layout[0] == "B" and compact:
         return
     for spec in used:
-        if layout[0] != "B" and cdiv(spec.page, spec.block_stride_alignment) * spec.block_stride_alignment != spec.page and not compact:
-            raise EngineRefusal(f"{layout} cannot pad pages", "AssertionError")
+        if (
+            layout[0] != "B"
+            and cdiv(spec.page, spec.block_stride_alignment) * spec.block_stride_alignment != spec.page
+            and not compact
+        ):
+            raise EngineError(f"{layout} cannot pad pages", "AssertionError")
         if spec.padded is not None and not compact and _outside(spec, layout) != 1:
-            raise EngineRefusal(
+            raise EngineError(
                 "Page padding requires dimensions outside the page tail to be L, B, or singleton", "AssertionError"
             )
 
@@ -109,7 +111,7 @@ def _outside(spec: CacheSpec, layout: str) -> int:
 
 
 def bytes_per_block(groups: Sequence[CacheGroup], layout: str) -> int:
-    """Bytes of one block of the pool that all groups share; 0 without groups. Raises EngineRefusal."""
+    """Bytes of one block of the pool that all groups share; 0 without groups. Raises EngineError."""
     if not groups:
         return 0
     _check_layout(groups, layout)
@@ -134,7 +136,7 @@ def bytes_per_block(groups: Sequence[CacheGroup], layout: str) -> int:
         step = lcm(*alignments)
         total = cdiv(total, step) * step
     if total == 0:
-        raise EngineRefusal("integer division or modulo by zero", "ZeroDivisionError")
+        raise EngineError("integer division or modulo by zero", "ZeroDivisionError")
     return total
 
 
@@ -166,22 +168,22 @@ def _gib(amount: int) -> str:
 
 
 def check_memory(engine: Engine, groups: Sequence[CacheGroup], per_block: int, memory: int, limits: Limits) -> None:
-    """Raises EngineRefusal, naming the longest context that fits, if one request does not fit into `memory` bytes."""
+    """Raises EngineError, naming the longest context that fits, if one request does not fit into `memory` bytes."""
     if memory <= 0:
-        raise EngineRefusal(
-            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine "
-            f"(this flag also controls CPU memory reservation on the CPU backend, despite its name). {_ADVICE}"
+        raise EngineError(
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the "
+            f"engine (this flag also controls CPU memory reservation on the CPU backend, despite its name). {_ADVICE}"
         )
     needed = per_block * request_blocks(engine, groups, limits)
     if needed <= memory:
         return
     most = longest(engine, groups, per_block, memory, limits)
     estimate = f"Based on the available memory, the estimated maximum model length is {most}. " if most > 0 else ""
-    raise EngineRefusal(
-        f"To serve at least one request with the model's max seq len ({limits.max_model_len}), ({_gib(needed)} GiB KV cache is "
-        f"needed, which is larger than the available KV cache memory ({_gib(memory)} GiB). {estimate}Try increasing "
-        "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing `max_model_len` when "
-        f"initializing the engine. {_ADVICE}"
+    raise EngineError(
+        f"To serve at least one request with the model's max seq len ({limits.max_model_len}), ({_gib(needed)} GiB KV "
+        f"cache is needed, which is larger than the available KV cache memory ({_gib(memory)} GiB). {estimate}Try increasing "
+        "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing `max_model_len` "
+        f"when initializing the engine. {_ADVICE}"
     )
 
 
@@ -203,10 +205,10 @@ def count_blocks(
     """Blocks of a model whose layers lie on pipeline `stages` with `memory` bytes each.
 
     `num_blocks` overrides the count; `auto_fit` shortens the context to what fits; `hashing` is prefix caching. Raises
-    EngineRefusal where vLLM does not start.
+    EngineError where vLLM does not start.
     """
     if any(s.page == 0 for g in groups for s in dict.fromkeys(g.specs)):
-        raise EngineRefusal("a block of 0 bytes", "ZeroDivisionError")
+        raise EngineError("a block of 0 bytes", "ZeroDivisionError")
     projected = [on_stage(groups, stage) for stage in stages]
     per_block = [bytes_per_block(p, layout) for p in projected]
     if num_blocks is not None:
@@ -220,9 +222,9 @@ def count_blocks(
         ]
         limits = replace(limits, max_model_len=min(limits.max_model_len, *fits))
         if limits.max_model_len <= 0:
-            raise EngineRefusal(
-                "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try increasing "
-                "`gpu_memory_utilization`."
+            raise EngineError(
+                "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try "
+                "increasing `gpu_memory_utilization`."
             )
     for p, size, amount in zip(projected, per_block, usable, strict=True):
         if p:
@@ -230,26 +232,34 @@ def count_blocks(
     counts = [amount // size if size else 1 for size, amount in zip(per_block, memory, strict=True)]
     mine = projected[0]
     scheduler, hashed = block_sizes(
-        engine, mine, limits.dcp, block_size, hashing=hashing, connector=connector, unit=prefix_match_unit
+        mine, limits.dcp, block_size, hashing=hashing, connector=connector, unit=prefix_match_unit
     )
     # The scheduler keeps one spec a group, the first layer's.
     firsts = [CacheGroup(g.layers, (g.first,)) for g in mine]
-    return Blocks(min(counts), tuple(per_block), request_blocks(engine, firsts, limits), limits.max_model_len, scheduler, hashed)
+    return Blocks(
+        min(counts), tuple(per_block), request_blocks(engine, firsts, limits), limits.max_model_len, scheduler, hashed
+    )
 
 
 def block_sizes(
-    engine: Engine, groups: Sequence[CacheGroup], dcp: int, block_size: int, *, hashing: bool, connector: bool, unit: int | None
+    groups: Sequence[CacheGroup],
+    dcp: int,
+    block_size: int,
+    *,
+    hashing: bool,
+    connector: bool,
+    unit: int | None,
 ) -> tuple[int, int]:
     """(scheduler block, hash block) in tokens: least common multiple and greatest common divisor of the groups' blocks.
 
-    Raises EngineRefusal for a `unit` (prefix_match_unit) that does not divide.
+    Raises EngineError for a `unit` (prefix_match_unit) that does not divide.
     """
     if len(groups) <= 1:
         size = block_size * (dcp if not groups or groups[0].first.dcp_sharded else 1)
         if unit not in (None, size) and len(groups) == 1 and (hashing or connector):
-            raise EngineRefusal(
-                f"Invalid prefix_match_unit={unit}; with a single KV cache group, prefix-cache hits land on the block size "
-                f"({size}). Unset it or set it to {size}."
+            raise EngineError(
+                f"Invalid prefix_match_unit={unit}; with a single KV cache group, prefix-cache hits land on the block "
+                f"size ({size}). Unset it or set it to {size}."
             )
         return size, size
     sizes = [g.block * (dcp if g.first.dcp_sharded else 1) for g in groups]
@@ -260,15 +270,15 @@ def block_sizes(
     cached = [s for g, s in zip(groups, sizes, strict=True) if all(x.kind != "ring" for x in g.specs)] or sizes
     hashed = unit if unit is not None else gcd(*cached)
     if any(s % hashed for s in cached):
-        raise EngineRefusal(
+        raise EngineError(
             f"Invalid prefix_match_unit={hashed}; prefix-cacheable KV cache group block sizes must be divisible by "
             f"prefix_match_unit. Got group block sizes={sizes}, prefix-cacheable={cached}."
         )
     compressed = {s.tokens_per_state for g in groups for s in g.specs if s.kind != "ring" and s.tokens_per_state > 1}
     partial = any(s.block > hashed or (dcp > 1 and s.block >= hashed) for s in states)
     if any((hashed if partial else scheduler) % c for c in compressed):
-        raise EngineRefusal(
-            f"Invalid prefix_match_unit={hashed}; prefix-cache boundaries must align with each spec's per-state compression. "
-            f"Got alignments={sorted(compressed)}."
+        raise EngineError(
+            f"Invalid prefix_match_unit={hashed}; prefix-cache boundaries must align with each spec's per-state "
+            f"compression. Got alignments={sorted(compressed)}."
         )
     return scheduler, hashed

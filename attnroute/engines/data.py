@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnroute.engines.rules import Condition, EngineRefusal, Facts, Table, condition, declared, rule, say
+from attnroute.engines.rules import Condition, EngineError, Facts, Table, condition, declared, rule, say
 from attnroute.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class Pack:
     equal_heads: str | None
 
     def content(self, head: int, head_v: int) -> int:
-        """Bytes; raises EngineRefusal where K and V must be of one size and are not."""
+        """Bytes; raises EngineError where K and V must be of one size and are not."""
         if self.equal_heads and head != head_v:
-            raise EngineRefusal(self.equal_heads, "AssertionError")
+            raise EngineError(self.equal_heads, "AssertionError")
         total = self.plus
         for of, times, over, up in self.parts:
             product = (head if of == "head" else head_v) * times
@@ -126,9 +126,15 @@ class Engine:
         kids = tuple(self.backend(children[part]) for part in ("general", "causal")) if children else ()
         names = [c["property"] for c in self.data["checks"] if c["property"] != "block"]
         return Backend(
-            name, whole.get("name", name), whole, {n: declared(whole[n], n) for n in names},
-            [_size_rule(item) for item in whole["block_sizes"]], self._combination(whole), kids, whole.get("exact", False),
-        )  # fmt: skip
+            name,
+            whole.get("name", name),
+            whole,
+            {n: declared(whole[n], n) for n in names},
+            [_size_rule(item) for item in whole["block_sizes"]],
+            self._combination(whole),
+            kids,
+            whole.get("exact", False),
+        )
 
     def _inherited(self, data: Mapping[str, Any]) -> dict[str, Any]:
         base = self._inherited(self.data["backends"][data["like"]]) if "like" in data else {}
@@ -181,15 +187,23 @@ def _order(item: Mapping[str, Any]) -> Order:
 def _pack(item: Mapping[str, Any]) -> Pack:
     parts = tuple((p["of"], p.get("times", 1), p.get("over", 1), p.get("round") == "up") for p in item["parts"])
     return Pack(
-        condition(item["when"]), parts, item.get("plus", 0), item.get("round_to", 1), item.get("slots", 1), item.get("equal_heads")
+        condition(item["when"]),
+        parts,
+        item.get("plus", 0),
+        item.get("round_to", 1),
+        item.get("slots", 1),
+        item.get("equal_heads"),
     )
 
 
 def _size_rule(item: Mapping[str, Any]) -> SizeRule:
     return SizeRule(
-        condition(item.get("when")), tuple(size(s) for s in item.get("sizes", [])), item.get("prefer") == "at-least",
-        item.get("intersect", False), item.get("if_both_accept", False),
-    )  # fmt: skip
+        condition(item.get("when")),
+        tuple(size(s) for s in item.get("sizes", [])),
+        item.get("prefer") == "at-least",
+        item.get("intersect", False),
+        item.get("if_both_accept", False),
+    )
 
 
 def first_use(rules: list[Mapping[str, Any]], facts: Facts, otherwise: Any = None) -> Any:

@@ -63,13 +63,40 @@ class World:
 _PLAIN = tuple(f.name for f in fields(World) if f.name not in ("cc", "fa_built"))
 
 _LAYER: Mapping[str, Any] = {
-    "head": None, "head_v": None, "v_differs": False, "kv": None, "kv_quantized": False, "kv_mode": "NONE", "dtype": "bf16",
-    "fp8_cache": False, "block": None, "kv_block": None, "mla": False, "sparse": False, "sinks": False, "alibi": False,
-    "softcap": False, "per_head_scales": False, "attn_type": "decoder", "window": False, "mm_prefix": False,
-    "non_causal": False, "adaptive": False, "heads": None, "hd256_aware": False, "q_heads": None, "kv_heads": None,
-    "page": None, "version": None, "spec_given": False, "is_prefill": False, "spec_tokens": 0, "q_prefill": "model",
-    "decode_kernel": None, "tokens": None,
-}  # fmt: skip
+    "head": None,
+    "head_v": None,
+    "v_differs": False,
+    "kv": None,
+    "kv_quantized": False,
+    "kv_mode": "NONE",
+    "dtype": "bf16",
+    "fp8_cache": False,
+    "block": None,
+    "kv_block": None,
+    "mla": False,
+    "sparse": False,
+    "sinks": False,
+    "alibi": False,
+    "softcap": False,
+    "per_head_scales": False,
+    "attn_type": "decoder",
+    "window": False,
+    "mm_prefix": False,
+    "non_causal": False,
+    "adaptive": False,
+    "heads": None,
+    "hd256_aware": False,
+    "q_heads": None,
+    "kv_heads": None,
+    "page": None,
+    "version": None,
+    "spec_given": False,
+    "is_prefill": False,
+    "spec_tokens": 0,
+    "q_prefill": "model",
+    "decode_kernel": None,
+    "tokens": None,
+}
 
 
 def kv_row(engine: Engine, kv: str) -> Mapping[str, Any]:
@@ -111,11 +138,12 @@ def world_facts(engine: Engine, world: World, **layer: Any) -> Facts:
 def model_size_facts(engine: Engine, world: World) -> Facts:
     """The facts from which block sizes are declared without a layer's spec: the model's own head size and dtype."""
     return world_facts(
-        engine, world,
+        engine,
+        world,
         head=world.model_head if world.model else None,
         head_v=world.model_head_v,
         fp8_cache=world.model and world.cache_dtype in ("fp8", "fp8_e4m3"),
-    )  # fmt: skip
+    )
 
 
 def spec_size_facts(engine: Engine, world: World, spec: CacheSpec | None) -> Facts:
@@ -137,10 +165,19 @@ def spec_size_facts(engine: Engine, world: World, spec: CacheSpec | None) -> Fac
 def unconfigured(world: World) -> World:
     """The same machine without any configuration: nothing of model or options is known."""
     return World(
-        world.cc, world.fa_built, world.cubins, world.flashinfer, world.flashinfer_mla_sparse_sm90,
-        world.flashinfer_mla_sparse_sm120, world.tokenspeed, world.fa4_cute, world.flashmla_built, world.batch_invariant,
-        model=False, model_head=None,
-    )  # fmt: skip
+        world.cc,
+        world.fa_built,
+        world.cubins,
+        world.flashinfer,
+        world.flashinfer_mla_sparse_sm90,
+        world.flashinfer_mla_sparse_sm120,
+        world.tokenspeed,
+        world.fa4_cute,
+        world.flashmla_built,
+        world.batch_invariant,
+        model=False,
+        model_head=None,
+    )
 
 
 def without_model(world: World) -> World:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnroute.engines import packing
 from attnroute.engines.merge import FULL, MLA, WINDOW, merge, merges, uniform_type
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import CacheSpec, cdiv, finished
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Name = Callable[[int], str]
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers (by position) of one block table. `specs` holds one spec for all layers, or one for each where `uniform`."""
+    """Layers (by position) of one block table. `specs` holds one spec for all, or where `uniform` one for each."""
 
     layers: tuple[int, ...]
     specs: tuple[CacheSpec, ...]
@@ -78,7 +78,7 @@ def _layer_name(n: int) -> str:
 
 def unify(layers: Layers, name: Name = _layer_name) -> Layers:
     """Every layer's page made as large as the largest: a state is padded, a page that divides it gets a larger block,
-    any other attention page is padded. Raises EngineRefusal for an MLA page, which cannot be padded.
+    any other attention page is padded. Raises EngineError for an MLA page, which cannot be padded.
     """
     used = layers.used()
     pages = {k: layers.specs[k].page for k in used}
@@ -93,20 +93,20 @@ def unify(layers: Layers, name: Name = _layer_name) -> Layers:
         if spec.is_state:
             specs[k] = replace(spec, padded=largest)
         elif page == 0:
-            raise EngineRefusal("integer modulo by zero", "ZeroDivisionError")
+            raise EngineError("integer modulo by zero", "ZeroDivisionError")
         elif largest % page == 0:
             specs[k] = replace(spec, block=spec.block * (largest // page))
         elif spec.kind not in MLA:
             specs[k] = replace(spec, padded=largest)
         else:
-            raise EngineRefusal(
-                f"Layer {name(layers.order.index(k))}: page size is not divisible by the maximum page size and cannot be padded."
-                " Padding is only supported for non-MLA attention layers.",
+            raise EngineError(
+                f"Layer {name(layers.order.index(k))}: page size is not divisible by the maximum page size "
+                "and cannot be padded. Padding is only supported for non-MLA attention layers.",
                 "NotImplementedError",
             )
         specs[k] = finished(specs[k])
         if specs[k].page != largest:
-            raise EngineRefusal("", "AssertionError")
+            raise EngineError("", "AssertionError")
     return Layers(tuple(specs), layers.order)
 
 
@@ -138,7 +138,7 @@ def by_page(layers: Layers, engine: Engine) -> list[tuple[tuple[int, ...], Cache
 
 
 def promote_local(layers: Layers) -> Layers:
-    """Window and chunked layers allocated as full attention beside full layers. Raises EngineRefusal if the result is
+    """Window and chunked layers allocated as full attention beside full layers. Raises EngineError if the result is
     not of one type.
     """
 
@@ -157,7 +157,7 @@ def promote_local(layers: Layers) -> Layers:
         for k in used:
             spec = specs[k]
             if spec.kind == "window_mla":
-                raise EngineRefusal(
+                raise EngineError(
                     "MLAAttentionSpec.__init__() got an unexpected keyword argument 'bounded_replay'", "TypeError"
                 )
             if spec.kind in ("window", "chunked"):
@@ -165,7 +165,7 @@ def promote_local(layers: Layers) -> Layers:
                 padded = spec.padded if spec.padded is None else max(spec.padded, spec.unpadded * block // spec.block)
                 specs[k] = replace(spec, kind="full", block=block, padded=padded, extra_retained=0)
     if not one_type([specs[k] for k in used]):
-        raise EngineRefusal("Failed to promote local KV cache specs to one unified type.")
+        raise EngineError("Failed to promote local KV cache specs to one unified type.")
     return Layers(tuple(specs), layers.order)
 
 
@@ -193,7 +193,7 @@ def _full_allocation(layers: Layers) -> list[CacheGroup] | None:
         return None
     try:
         promoted = promote_local(layers)
-    except EngineRefusal as refusal:
+    except EngineError as refusal:
         if refusal.kind != "ValueError":
             raise
         return None
@@ -203,7 +203,7 @@ def _full_allocation(layers: Layers) -> list[CacheGroup] | None:
 def make_groups(
     engine: Engine, layers: Layers, layout: str, *, hybrid_manager: bool = True, name: Name = _layer_name
 ) -> list[CacheGroup]:
-    """KV-cache groups of a model, in vLLM's order. Raises EngineRefusal where vLLM raises."""
+    """KV-cache groups of a model, in vLLM's order. Raises EngineError where vLLM raises."""
     if not hybrid_manager:
         layers = _without_hybrid_manager(layers)
     if not layers.order:
@@ -216,11 +216,14 @@ def make_groups(
     hidden, hidden_at = layers.only(lambda s: s.kind == "hidden")
     rest, rest_at = layers.only(lambda s: s.kind != "hidden")
     if layout.startswith("B") and (groups := packing.packed_groups(rest)) is not None:
-        made = [CacheGroup(tuple(rest_at[n] for n in g), tuple(rest.specs[rest.order[n]] for n in g), uniform=True) for g in groups]
+        made = [
+            CacheGroup(tuple(rest_at[n] for n in g), tuple(rest.specs[rest.order[n]] for n in g), uniform=True)
+            for g in groups
+        ]
         return made + [CacheGroup((at,), (hidden.specs[k],)) for at, k in zip(hidden_at, hidden.order, strict=True)]
     try:
         rest = unify(rest, lambda n: name(rest_at[n]))
-    except EngineRefusal as refusal:
+    except EngineError as refusal:
         fallback = _full_allocation(layers) if refusal.kind == "NotImplementedError" else None
         if fallback is None:
             raise
@@ -238,7 +241,9 @@ def _with_hidden(groups: list[CacheGroup], hidden: Layers, at: Sequence[int]) ->
         scale = cdiv(most, page)
         page *= scale
         groups = [
-            replace(g, specs=tuple(replace(s, block=s.block * scale, padded=s.padded and s.padded * scale) for s in g.specs))
+            replace(
+                g, specs=tuple(replace(s, block=s.block * scale, padded=s.padded and s.padded * scale) for s in g.specs)
+            )
             for g in groups
         ]
     blocks = gcd(*(g.block for g in groups))

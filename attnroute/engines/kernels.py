@@ -43,19 +43,36 @@ def _use(name: str | None, label: str, page: int | None, q_dtype: str | None) ->
 
 
 def plan_kernels(
-    engine: Engine, world: World, backend: Backend, group: KVGroup, spec: CacheSpec, kv: str, page: int, *, spec_tokens: int
+    engine: Engine,
+    world: World,
+    backend: Backend,
+    group: KVGroup,
+    spec: CacheSpec,
+    kv: str,
+    page: int,
+    *,
+    spec_tokens: int,
 ) -> GroupPlan:
-    """Kernels of a group that `backend` serves with kernel blocks of `page` tokens. Raises EngineRefusal."""
+    """Kernels of a group that `backend` serves with kernel blocks of `page` tokens. Raises EngineError."""
     if backend.children:
         return _composite(engine, world, backend, group, spec, kv, page, spec_tokens)
     kernels: Mapping[str, Any] = backend.data.get("kernels", {})
     if kernels.get("q_dtype"):
         return _flashinfer(engine, world, backend, group, replace(spec, block=page), kv, page, spec_tokens)
     facts = world_facts(
-        engine, world, head=spec.head or group.head_dim, head_v=None, kv=kv, sinks=bool(group.sinks), softcap=group.softcap is not None,
-        alibi="alibi" in group.traits, window=group.sliding_window is not None, attn_type=group.attn_type, hd256_aware=True,
+        engine,
+        world,
+        head=spec.head or group.head_dim,
+        head_v=None,
+        kv=kv,
+        sinks=bool(group.sinks),
+        softcap=group.softcap is not None,
+        alibi="alibi" in group.traits,
+        window=group.sliding_window is not None,
+        attn_type=group.attn_type,
+        hd256_aware=True,
         non_causal=not group.causal,
-    )  # fmt: skip
+    )
     version: int | None = None
     notes: tuple[str, ...] = ()
     key = "null"
@@ -74,7 +91,14 @@ def plan_kernels(
 
 
 def _composite(
-    engine: Engine, world: World, backend: Backend, group: KVGroup, spec: CacheSpec, kv: str, page: int, spec_tokens: int
+    engine: Engine,
+    world: World,
+    backend: Backend,
+    group: KVGroup,
+    spec: CacheSpec,
+    kv: str,
+    page: int,
+    spec_tokens: int,
 ) -> GroupPlan:
     """Causal steps run on the second child, image masks on the first; both bound graphs and thresholds."""
     general, causal = (
@@ -85,9 +109,12 @@ def _composite(
     thresholds = [t for t in (general.threshold, causal.threshold) if t is not None]
     note = f"image masks run on {backend.children[0].label}"
     return GroupPlan(
-        causal.phases, causal.fa_version, min(own, general.graph, causal.graph, key=order.index), min(thresholds, default=None),
+        causal.phases,
+        causal.fa_version,
+        min(own, general.graph, causal.graph, key=order.index),
+        min(thresholds, default=None),
         (*causal.notes, note),
-    )  # fmt: skip
+    )
 
 
 def _phases_of(group: KVGroup) -> tuple[str, ...]:
@@ -95,7 +122,14 @@ def _phases_of(group: KVGroup) -> tuple[str, ...]:
 
 
 def _flashinfer(
-    engine: Engine, world: World, backend: Backend, group: KVGroup, spec: CacheSpec, kv: str, page: int, spec_tokens: int
+    engine: Engine,
+    world: World,
+    backend: Backend,
+    group: KVGroup,
+    spec: CacheSpec,
+    kv: str,
+    page: int,
+    spec_tokens: int,
 ) -> GroupPlan:
     facts = flashinfer.group_facts(
         engine, world, spec, q_heads=group.num_q_heads, sinks=bool(group.sinks), non_causal=not group.causal, kv=kv
@@ -103,7 +137,10 @@ def _flashinfer(
     found = flashinfer.group_kernels(engine, world, facts, spec_tokens=spec_tokens)
     kernels = backend.data["kernels"]
     fp8 = "fp8_e5m2" if kv == "fp8_e5m2" else "fp8_e4m3"
-    q = {True: group.dtype if found.q_prefill == "model" else fp8, False: group.dtype if found.q_decode == "model" else fp8}
+    q = {
+        True: group.dtype if found.q_prefill == "model" else fp8,
+        False: group.dtype if found.q_decode == "model" else fp8,
+    }
     rest = facts.but({"trtllm_prefill_used": found.trtllm_prefill, "q_prefill": found.q_prefill})
     ids = {
         "prefill": first_use(kernels["prefill"], rest),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnroute.engines.blocks import largest_within
 from attnroute.engines.facts import World, spec_size_facts
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import CacheSpec, attention_spec, packed
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ def layer_spec(
     """The spec of a full or sliding-window layer before its backend packs it, None for one that keeps no cache.
 
     `block` is the primary block in tokens. A window layer takes the largest kernel block whose page fits the primary
-    one, or `shared_page` bytes where KV dtypes are mixed; its page is then padded to that. Raises EngineRefusal where the
+    one, or `shared_page` bytes where KV dtypes are mixed; its page is then padded to that. Raises EngineError where the
     engine asserts.
     """
     if attn_type in ("encoder", "encoder_only"):
         return None
     if attn_type != "decoder":
-        raise EngineRefusal("", "AssertionError")
+        raise EngineError("", "AssertionError")
     if window is None:
         return attention_spec(engine, "full", block=block, heads=heads, head=head, head_v=head_v, kv=kv, dtype=dtype)
     if backend.data["is_mla"]:
-        raise EngineRefusal("MLA is not supported for sliding window", "AssertionError")
+        raise EngineError("MLA is not supported for sliding window", "AssertionError")
     one = attention_spec(
         engine, "window", block=1, heads=heads, head=head, head_v=head_v, kv=kv, dtype=dtype, window=window
     )
@@ -50,6 +50,14 @@ def layer_spec(
     budget = shared_page or per_token * block
     own = largest_within(backend, spec_size_facts(engine, world, one), per_token, budget, block)
     return attention_spec(
-        engine, "window", block=own, heads=heads, head=head, head_v=head_v, kv=kv, dtype=dtype, window=window,
+        engine,
+        "window",
+        block=own,
+        heads=heads,
+        head=head,
+        head_v=head_v,
+        kv=kv,
+        dtype=dtype,
+        window=window,
         padded=shared_page,
-    )  # fmt: skip
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import CacheSpec
 
 FULL = frozenset({"full", "sink", "rswa", "mla", "hidden"})
@@ -13,13 +13,24 @@ FULL = frozenset({"full", "sink", "rswa", "mla", "hidden"})
 MLA = frozenset({"mla", "hidden"})
 WINDOW = frozenset({"window", "window_mla"})
 _COMPARED = (
-    "block", "dcp_sharded", "stride_tokens", "stride_bytes", "heads", "head", "stored", "head_v", "mode", "padded", "slots",
-    "content", "tokens_per_state",
-)  # fmt: skip
+    "block",
+    "dcp_sharded",
+    "stride_tokens",
+    "stride_bytes",
+    "heads",
+    "head",
+    "stored",
+    "head_v",
+    "mode",
+    "padded",
+    "slots",
+    "content",
+    "tokens_per_state",
+)
 
 
-def _refuse(text: str = "") -> EngineRefusal:
-    return EngineRefusal(text, "AssertionError")
+def _refuse(text: str = "") -> EngineError:
+    return EngineError(text, "AssertionError")
 
 
 def _check_same(specs: Sequence[CacheSpec], merged: CacheSpec) -> CacheSpec:
@@ -30,12 +41,12 @@ def _check_same(specs: Sequence[CacheSpec], merged: CacheSpec) -> CacheSpec:
 
 def _one(values: set[int]) -> int | None:
     if len(values) > 1:
-        raise EngineRefusal("All attention layers in the same KV cache group must have the same window size.")
+        raise EngineError("All attention layers in the same KV cache group must have the same window size.")
     return values.pop() if values else None
 
 
 def merge(specs: Sequence[CacheSpec]) -> CacheSpec:
-    """One spec for all, as the first one's kind merges. Raises EngineRefusal where vLLM raises."""
+    """One spec for all, as the first one's kind merges. Raises EngineError where vLLM raises."""
     kind = specs[0].kind
     if kind in ("full", "sink"):
         return _merge_full(specs)
@@ -48,13 +59,24 @@ def merge(specs: Sequence[CacheSpec]) -> CacheSpec:
     if kind in MLA:
         if any(s.kind not in MLA for s in specs):
             raise _refuse("All attention layers in the same KV cache group must be MLAAttentionSpec.")
-        if any(len({getattr(s, n) for s in specs}) > 1 for n in ("cache_dtype", "tokens_per_state", "stride_tokens", "stride_bytes")):
+        if any(
+            len({getattr(s, n) for s in specs}) > 1
+            for n in ("cache_dtype", "tokens_per_state", "stride_tokens", "stride_bytes")
+        ):
             raise _refuse()
         return _check_same(specs, replace(specs[0], alignment=None, head_v=0, window=None, chunk=None))
     if kind == "window_mla":
         if any(s.kind != "window_mla" for s in specs):
             raise _refuse("All attention layers in the same KV cache group must be SlidingWindowMLASpec.")
-        same = ("dcp_sharded", "cache_dtype", "tokens_per_state", "window", "extra_retained", "stride_tokens", "stride_bytes")
+        same = (
+            "dcp_sharded",
+            "cache_dtype",
+            "tokens_per_state",
+            "window",
+            "extra_retained",
+            "stride_tokens",
+            "stride_bytes",
+        )
         if any(len({getattr(s, n) for s in specs}) > 1 for n in same):
             raise _refuse()
         return replace(specs[0], alignment=None, head_v=0, mode="NONE")
@@ -81,7 +103,7 @@ def merges(specs: Sequence[CacheSpec], kinds: tuple[str, ...] = ("AssertionError
     """Whether the specs merge; an exception of another kind than these is raised on."""
     try:
         merge(specs)
-    except EngineRefusal as refusal:
+    except EngineError as refusal:
         if refusal.kind not in kinds:
             raise
         return False

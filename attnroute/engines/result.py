@@ -41,8 +41,8 @@ class EngineOptions:
     holds. `head_size`: `per-layer` asks each layer's own head size at all four sites, `as-shipped` is what the version
     does by itself (two sites of four). `fa_built` and `cubins` describe the machine: FlashAttention versions that are
     compiled in, NVIDIA's kernel binaries reachable. `model_type` is the config's, for hooks that vLLM has for single
-    models; `model_head` is the head size of its configuration (None: the first group's). `key_dim` is the key dim of its
-    linear layers. `max_model_len` and `encoder_tokens` are in tokens.
+    models; `model_head` is the head size of its configuration (None: the first group's). `key_dim` is the key dim of
+    its linear layers. `max_model_len` and `encoder_tokens` are in tokens.
     """
 
     block_size: int | None = None
@@ -172,8 +172,8 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class EngineResult:
     """Everything an engine decides. `errors` are start-up errors in the engine's words (then fields after the failure
-    hold what was known). `kv_cache_dtype`, `backend_asked` and `flash_attn_version` are the operator's, or those that the
-    model's own configuration sets. What to type, and what the engine does unasked, say `vllm_args.flags_for`.
+    hold what was known). `kv_cache_dtype`, `backend_asked` and `flash_attn_version` are the operator's, or those that
+    the model's own configuration sets. What to type, and what the engine does unasked, say `vllm_args.flags_for`.
     """
 
     engine: str

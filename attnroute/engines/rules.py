@@ -17,7 +17,7 @@ Condition = Callable[["Facts"], bool]
 _PLACE = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
 
 
-class EngineRefusal(AttnrouteError):
+class EngineError(AttnrouteError):
     """The engine itself refuses to start, in its own words; `kind` is the exception that it raises."""
 
     exit_code = 1
@@ -136,7 +136,9 @@ def rule(data: Mapping[str, Any]) -> Rule:
     """Compile `{when, use | raises, why}`."""
     use = data.get("use")
     fact = use["fact"] if isinstance(use, Mapping) else None
-    return Rule(condition(data.get("when")), use, fact, data.get("why"), data.get("raises"), data.get("error", "ValueError"))
+    return Rule(
+        condition(data.get("when")), use, fact, data.get("why"), data.get("raises"), data.get("error", "ValueError")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Table:
         self.steps = [[rule(r) for r in step["rules"]] for step in data["steps"]]
 
     def answer(self, facts: Facts) -> Answer:
-        """Run the steps. Raises EngineRefusal where a rule says that the engine raises."""
+        """Run the steps. Raises EngineError where a rule says that the engine raises."""
         before = facts.get("version")
         value: Any = None
         why: list[str] = []
@@ -165,7 +167,7 @@ class Table:
                     if not r.when(facts):
                         continue
                     if r.raises is not None:
-                        raise EngineRefusal(say(r.raises, facts), r.error)
+                        raise EngineError(say(r.raises, facts), r.error)
                     value = facts[r.fact] if r.fact is not None else r.use
                     facts["version"] = value
                     if r.why:

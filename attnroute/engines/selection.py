@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnroute.engines.blocks import accepts
 from attnroute.engines.data import Backend, Engine, Order
-from attnroute.engines.rules import EngineRefusal, Facts, say
+from attnroute.engines.rules import EngineError, Facts, say
 
 BLOCK_REASON = "block_size not supported"
 _SHARED = ("head", "dtype", "kv", "compute", "window", "rswa")
@@ -15,7 +15,7 @@ _SHARED = ("head", "dtype", "kv", "compute", "window", "rswa")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The backend of a layer, the reasons of those tried that cannot serve it, and those that only --block-size ruled out."""
+    """The backend of a layer, the reasons of those tried that cannot serve it, those that only --block-size ruled out."""
 
     backend: Backend
     reasons: Mapping[str, tuple[str, ...]]
@@ -74,13 +74,14 @@ def reasons_against(backend: Backend, facts: Facts, sizes: Facts) -> tuple[str, 
 
 
 def select(engine: Engine, facts: Facts, sizes: Facts, requested: str | None = None) -> Selection:
-    """The backend for a layer. Raises EngineRefusal if a requested one cannot serve it, or none can."""
+    """The backend for a layer. Raises EngineError if a requested one cannot serve it, or none can."""
     if requested is not None:
         backend = engine.backend(requested)
         reasons = reasons_against(backend, facts, sizes)
         if reasons:
-            raise EngineRefusal(
-                f"Selected backend AttentionBackendEnum.{requested} is not valid for this configuration. Reason: {list(reasons)}"
+            raise EngineError(
+                f"Selected backend AttentionBackendEnum.{requested} is not valid for this configuration. "
+                f"Reason: {list(reasons)}"
             )
         return Selection(backend, {}, ())
     order = priority(engine, facts)
@@ -89,7 +90,7 @@ def select(engine: Engine, facts: Facts, sizes: Facts, requested: str | None = N
     reasons_by_name = {name: why for name, why in against.items() if why}
     if not valid:
         words = ", ".join(f"{name}: [{', '.join(why)}]" for name, why in reasons_by_name.items())
-        raise NoBackend(f"No valid attention backend found for cuda. Reasons: {{{words}}}.", reasons_by_name)
+        raise NoBackendError(f"No valid attention backend found for cuda. Reasons: {{{words}}}.", reasons_by_name)
     chosen = valid[0]
     precluded: tuple[str, ...] = ()
     if facts["block"] is not None:
@@ -98,7 +99,7 @@ def select(engine: Engine, facts: Facts, sizes: Facts, requested: str | None = N
     return Selection(engine.backend(chosen), reasons_by_name, precluded)
 
 
-class NoBackend(EngineRefusal):
+class NoBackendError(EngineError):
     """No backend can serve a layer; `reasons` says why, by backend."""
 
     def __init__(self, message: str, reasons: Mapping[str, tuple[str, ...]]) -> None:

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from attnroute.engines.facts import mode_of
-from attnroute.engines.rules import EngineRefusal
+from attnroute.engines.rules import EngineError
 
 if TYPE_CHECKING:
     from attnroute.engines.data import Backend, Engine
@@ -80,11 +80,11 @@ class CacheSpec:
 
     @property
     def page(self) -> int:
-        """Bytes of one block. Raises EngineRefusal if the padded page is too small for what it must hold."""
+        """Bytes of one block. Raises EngineError if the padded page is too small for what it must hold."""
         if self.padded is None:
             return self.unpadded
         if self.padded < self.unpadded:
-            raise EngineRefusal("", "AssertionError")
+            raise EngineError("", "AssertionError")
         return self.padded
 
     @property
@@ -107,11 +107,11 @@ def finished(spec: CacheSpec) -> CacheSpec:
 
 
 def packed(engine: Engine, backend: Backend, spec: CacheSpec) -> CacheSpec:
-    """The spec as the backend's kernels store it. Raises EngineRefusal for a shape that the packing cannot hold."""
+    """The spec as the backend's kernels store it. Raises EngineError for a shape that the packing cannot hold."""
     if backend.children:
         general, causal = (packed(engine, child, spec) for child in backend.children)
         if general != causal:
-            raise EngineRefusal("Composite backends require the same KV cache spec")
+            raise EngineError("Composite backends require the same KV cache spec")
         return general
     if spec.content is not None or spec.is_state:
         return spec
@@ -130,8 +130,18 @@ def stored_type(engine: Engine, kv: str, dtype: str) -> str:
     return stored if stored is not None else dtype
 
 
-def attention_spec(engine: Engine, kind: str, *, block: int, heads: int, head: int, kv: str, dtype: str,
-                   head_v: int | None = None, **more: object) -> CacheSpec:  # fmt: skip
+def attention_spec(
+    engine: Engine,
+    kind: str,
+    *,
+    block: int,
+    heads: int,
+    head: int,
+    kv: str,
+    dtype: str,
+    head_v: int | None = None,
+    **more: object,
+) -> CacheSpec:
     """The spec of an attention layer as its layer class makes it, before any backend packs it."""
     mla = kind in ("mla", "window_mla", "hidden")
     opaque = engine.kv_dtypes[kv].get("mla_bytes") if mla else None
@@ -139,10 +149,19 @@ def attention_spec(engine: Engine, kind: str, *, block: int, heads: int, head: i
     value = 0 if mla else (head if head_v is None else head_v)
     return finished(
         CacheSpec(
-            kind, block, heads, head, value, engine.data["element_bytes"][stored], stored, mode_of(engine, kv),
-            kv if mla else None, content=opaque, **more,  # type: ignore[arg-type]
+            kind,
+            block,
+            heads,
+            head,
+            value,
+            engine.data["element_bytes"][stored],
+            stored,
+            mode_of(engine, kv),
+            kv if mla else None,
+            content=opaque,
+            **more,  # type: ignore[arg-type]
         )
-    )  # fmt: skip
+    )
 
 
 def cdiv(a: int, b: int) -> int:
@@ -162,7 +181,7 @@ class Limits:
 
 
 def request_pages(engine: Engine, spec: CacheSpec, limits: Limits) -> int:
-    """Pages that one request of the longest context holds. Raises EngineRefusal where the engine asserts."""
+    """Pages that one request of the longest context holds. Raises EngineError where the engine asserts."""
     how = engine.kinds[spec.kind]["blocks"]
     length = limits.max_model_len
     if how == "tokens":
@@ -171,7 +190,7 @@ def request_pages(engine: Engine, spec: CacheSpec, limits: Limits) -> int:
         return cdiv(length, spec.block)
     if how == "window":
         if spec.dcp_sharded and limits.dcp > 1:
-            raise EngineRefusal("DCP not support sliding window.", "AssertionError")
+            raise EngineError("DCP not support sliding window.", "AssertionError")
         held = min((spec.window or 0) - 1 + spec.extra_retained + limits.in_flight, length)
         return cdiv(held, spec.block) + int(engine.constant("window_extra_blocks"))
     if how == "chunk":

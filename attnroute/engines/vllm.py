@@ -1,4 +1,4 @@
-"""vLLM's own decisions for a whole model: backends, blocks, pages, groups, capacity, in the order the engine makes them."""
+"""vLLM's own decisions for a whole model: backends, blocks, pages, groups, capacity, in the engine's order."""
 
 from __future__ import annotations
 

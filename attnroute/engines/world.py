@@ -1,4 +1,4 @@
-"""A machine and a model as vLLM sees them, from KV-cache groups and options; names of KV dtypes; hooks of single models."""
+"""A machine and a model as vLLM sees them, from KV-cache groups and options; KV dtype names; hooks of single models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capability(compute_capability: str) -> tuple[int, int]:
 
 
 def kv_name(engine: Engine, group: KVGroup, cache_dtype: str = "auto") -> str:
-    """The engine's name for a group's KV dtype: `auto` for the model's own, --kv-cache-dtype where that means the same."""
+    """The engine's name for a group's KV dtype: `auto` for the model's own, --kv-cache-dtype where it means the same."""
     if group.kv == group.dtype:
         return "auto"
     trait = next((t for t in group.traits if t.endswith("_scales")), None)
@@ -63,7 +63,11 @@ def head_size(group: KVGroup) -> int:
 
 
 def make_world(
-    engine: Engine, cc: tuple[int, int], target: Sequence[KVGroup], options: EngineOptions, everything: Sequence[KVGroup]
+    engine: Engine,
+    cc: tuple[int, int],
+    target: Sequence[KVGroup],
+    options: EngineOptions,
+    everything: Sequence[KVGroup],
 ) -> tuple[World, tuple[str, ...]]:
     """The world, with what the model's own configuration class changed (in words)."""
     if not target:

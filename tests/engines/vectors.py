@@ -17,7 +17,7 @@ from attnroute.engines.capacity import check_partition, count_blocks, retained
 from attnroute.engines.flashinfer import group_facts, group_graph, group_kernels
 from attnroute.engines.groups import Layers, group_kind, make_groups, unify
 from attnroute.engines.layout import common_layouts, declared_layouts, resolve_layout
-from attnroute.engines.rules import EngineRefusal, Facts
+from attnroute.engines.rules import EngineError, Facts
 from attnroute.engines.spec import (
     CacheSpec,
     Limits,
@@ -158,7 +158,7 @@ def group_kernel_blocks(engine: Engine, i: dict[str, Any]) -> Any:
             found.append(g["block"])
             continue
         if g["spec"] == "unknown":
-            raise EngineRefusal("unknown kv cache spec", "NotImplementedError")
+            raise EngineError("unknown kv cache spec", "NotImplementedError")
         spec = spec_of(engine, g["spec"], block=g["block"])
         if spec.kind == "encoder_only":
             continue
@@ -250,13 +250,13 @@ def backend_selection(engine: Engine, i: dict[str, Any]) -> Any:
     )
     try:
         found = selection.select(engine, layer_facts(engine, i), size_facts(engine, i), request)
-    except selection.NoBackend as error:
+    except selection.NoBackendError as error:
         return {
             "error": "ValueError",
             "text": "No valid attention backend found for cuda",
             "reasons": {k: list(v) for k, v in error.reasons.items()},
         }
-    except EngineRefusal as error:
+    except EngineError as error:
         return {"error": error.kind, "text": str(error), "reasons": {}}
     return {
         "backend": found.backend.label,
@@ -301,7 +301,7 @@ def answer(engine: Engine, name: str, i: dict[str, Any]) -> Any:
     """attnroute's answer to one input, with an exception as the vectors write it."""
     try:
         return REPLAYS[name](engine, i)
-    except EngineRefusal as error:
+    except EngineError as error:
         return {"error": error.kind, "text": str(error)}
 
 
@@ -410,9 +410,9 @@ def flashinfer_group(engine: Engine, i: dict[str, Any]) -> Any:
     f = _group_facts(engine, i, spec, i["q_heads"] or i["model_q_heads"]).but({"no_q_quant": i["no_q_quant"]})
     stored = i["cache_dtype"] if spec.mode != "NONE" else "auto"
     if spec.mode == "NONE" and i["spec"].get("dtype", "bf16") != i["model_dtype"]:
-        raise EngineRefusal("", "AssertionError")
+        raise EngineError("", "AssertionError")
     if stored not in (*DTYPE, "nvfp4", "nvfp4_4over6"):
-        raise EngineRefusal(f"Unrecognized dtype: {stored}")
+        raise EngineError(f"Unrecognized dtype: {stored}")
     found = group_kernels(engine, w, f, spec_tokens=i["spec_tokens"])
     fp8 = DTYPE.get(stored) or "fp8_e4m3"
     nvfp4 = stored.startswith("nvfp4")
