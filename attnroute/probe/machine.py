@@ -27,10 +27,11 @@ class Machine:
     driver: str
     cuda: str | None
     torch: str | None
+    gpus: int = 1
 
 
-def find_gpu() -> tuple[str, str, str]:
-    """(name, compute capability such as `9.0`, driver) of the first GPU; NoGpuError with one clear line if none."""
+def find_gpu() -> tuple[str, str, str, int]:
+    """(name, compute capability such as `9.0`, driver) of the first GPU, how many are like it; else NoGpuError."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise NoGpuError("no NVIDIA GPU found: nvidia-smi is not on the PATH; run this on a machine with a GPU")
@@ -41,7 +42,7 @@ def find_gpu() -> tuple[str, str, str]:
         said = " ".join((done.stderr or done.stdout).split())[:200]
         raise NoGpuError(f"no NVIDIA GPU found: nvidia-smi said {said or 'nothing'}")
     name, capability, driver = (part.strip() for part in lines[0].split(",")[:3])
-    return name, capability, driver
+    return name, capability, driver, lines.count(lines[0])
 
 
 def nvcc_version() -> str | None:
@@ -84,8 +85,8 @@ def this_machine() -> Machine:
     """Everything a capture names about the machine; NoGpuError if no case could run here."""
     if sys.platform != "linux":
         raise NoGpuError(f"the probe runs on Linux; this is {sys.platform}")
-    name, capability, driver = find_gpu()
-    return Machine(name, capability, driver, nvcc_version(), torch_version())
+    name, capability, driver, count = find_gpu()
+    return Machine(name, capability, driver, nvcc_version(), torch_version(), count)
 
 
 def arch_of(capability: str, archs: Mapping[str, Any]) -> str:

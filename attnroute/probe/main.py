@@ -16,6 +16,7 @@ from attnroute.errors import AttnrouteError, UsageError
 from attnroute.probe import machine, report
 from attnroute.probe.capture import SCHEMA, Journal, write_capture
 from attnroute.probe.cases import rank, uncovered
+from attnroute.probe.flags import add_arguments
 from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks
 from attnroute.probe.session import PRELOAD, Session, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
@@ -26,42 +27,7 @@ if TYPE_CHECKING:
     from attnroute.probe.case import Case
 
 FRESH = "ATTNROUTE_PROBE_FRESH"  # set for a run whose cases import the packages themselves
-QUICK_RANK, QUICK_CASES = 1, 12  # --quick: what is claimed and its edges, so many cases a kernel
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of a probe run."""
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the capture here; an interrupted run goes on")
-    parser.add_argument("--quick", action="store_true", help="the telling cases only, about two minutes once compiled")
-    parser.add_argument(
-        "--kernel", action="append", default=[], metavar="NAME", help="this kernel, or KERNEL@PACKAGE; repeatable"
-    )
-    parser.add_argument(
-        "--case", action="append", default=[], metavar="ID", help="this case, or a prefix of its id; repeatable"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="print the cases and what the tables predict; needs no GPU with --arch"
-    )
-    parser.add_argument("--arch", metavar="ID", help="architecture (default: that of this machine's GPU)")
-    parser.add_argument("--package", action="append", default=[], metavar="NAME==VERSION",
-                        help="version of a package without metadata, or not here (dry runs)")  # fmt: skip
-    parser.add_argument(
-        "--predict", type=Path, metavar="FILE", help="write the predictions here and stop; needs no GPU with --arch"
-    )
-    parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
-    parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="cases at a time on the GPU (default: by processors, at most 12)",
-    )
-    parser.add_argument("--timeout", type=float, default=150, metavar="S", help="seconds for one case (default 150)")
-    parser.add_argument(
-        "--deadline", type=float, metavar="S", help="start nothing new after so many seconds; run again to go on"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: fresh)")
+QUICK_RANK = 1  # of --quick: what is claimed, and its edges
 
 
 def named_packages(texts: Sequence[str]) -> dict[str, str]:
@@ -119,16 +85,16 @@ def _chosen(session: Session, args: argparse.Namespace) -> list[Case]:
     cases = session.cases(args.kernel, args.case)
     if args.case and not cases:
         raise UsageError(f"no case starts with {' or '.join(args.case)}; --list prints them", code="unknown-case")
-    return quick(cases) if args.quick else cases
+    return quick(cases, args.quick) if args.quick else cases
 
 
-def quick(cases: Sequence[Case]) -> list[Case]:
+def quick(cases: Sequence[Case], most: int) -> list[Case]:
     """The first few cases of each kernel that are claims or their edges."""
     counts: dict[tuple[str, str], int] = {}
     kept = []
     for case in cases:
         key = (case.kernel, case.provider)
-        if rank(case) <= QUICK_RANK and counts.get(key, 0) < QUICK_CASES:
+        if rank(case) <= QUICK_RANK and counts.get(key, 0) < most:
             counts[key] = counts.get(key, 0) + 1
             kept.append(case)
     return kept
@@ -162,9 +128,10 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
     records: list[dict[str, Any]] = []
     if not args.time_only:
         seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
-        jobs = args.jobs or min(12, max(2, cpu_count() - 2))
+        jobs = args.jobs or min(12 * here.gpus, max(2, cpu_count() - 2))
         progress = _Progress(len(cases))
         records = run_cases(session, cases, Journal(journal_path(out)), jobs=jobs, timeout=args.timeout, seed=seed,
+                            gpus=here.gpus,
                             deadline=end, progress=progress)  # fmt: skip
         progress.close()
     timings, bandwidth = _timings(session, args, out, end)
@@ -184,7 +151,7 @@ def _timings(
     from attnroute.probe import timing_run
     from attnroute.probe.grid import shapes
 
-    grid = shapes()
+    grid = shapes()[: args.shapes]
     builds = timing_run.build_tasks(session, grid)
     warm = timing_run.warm_tasks(session, grid)
     print(f"{len(grid)} shapes to time; compiling {len(builds)} modules, warming {len(warm)} kernels")

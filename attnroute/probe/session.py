@@ -104,6 +104,7 @@ def correctness_tasks(
     *,
     timeout: float,
     seed: int,
+    gpus: int = 1,
     make: Callable[[Case, Limits], Launcher] | None = None,
     device: str = "cuda",
 ) -> list[Task]:
@@ -116,9 +117,18 @@ def correctness_tasks(
             if module.name in builds or not module.ready():
                 needs.add(module.name)
                 builds.setdefault(module.name, build_task(module))
-        work = partial(run_case, case, make or session.make, session.tolerances, device=device, seed=seed + 2 * number)
+        maker = make or session.make
+        asked = partial(run_case, case, maker, session.tolerances, device=device, seed=seed + 2 * number)
+        work = partial(_on_gpu, number % gpus, asked)
         runs.append(Task(case.id, "case", work, timeout, frozenset(needs)))
     return [*builds.values(), *runs]
+
+
+def _on_gpu(number: int, work: Callable[[], Result]) -> Result:
+    """Runs `work` in this process with one GPU of the machine visible; the device must not have been touched yet."""
+    if number:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
+    return work()
 
 
 def record(case: Case, result: Mapping[str, Any], version: str) -> dict[str, Any]:
@@ -148,6 +158,7 @@ def run_cases(
     jobs: int,
     timeout: float,
     seed: int,
+    gpus: int = 1,
     deadline: float | None = None,
     progress: Callable[[dict[str, Any], int, int], None] | None = None,
     make: Callable[[Case, Limits], Launcher] | None = None,
@@ -156,7 +167,7 @@ def run_cases(
     """Asks every case that the journal does not answer yet, and returns all records in the order of the cases."""
     known = journal.read()
     todo = {case.id: case for case in cases if case.id not in known}
-    tasks = correctness_tasks(session, todo.values(), timeout=timeout, seed=seed, make=make, device=device)
+    tasks = correctness_tasks(session, todo.values(), timeout=timeout, seed=seed, gpus=gpus, make=make, device=device)
     finished = 0
 
     def done(task: Task, result: Result) -> None:
@@ -181,3 +192,4 @@ def scratch_env(folder: Path, capability: str) -> None:
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder / "cute"))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # many processes at once
