@@ -112,7 +112,7 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
                 f"--q-heads {args.q_heads} do not divide among --kv-heads {args.kv_heads}", code="bad-field"
             )
         ratio = args.q_heads // args.kv_heads
-    asked: dict[str, Any] = {"lse": True} if args.lse or args.dcp > 1 else {}
+    asked: dict[str, Any] = {"lse": True} if args.lse else {}
     for name, _, _, flag in FEATURES:
         value = getattr(args, {"window": "sliding_window"}.get(name, name), None) if flag else None
         if value:

@@ -42,9 +42,7 @@ def apply_change(request: Request, packages: Packages, change: Mapping[str, Any]
     if "page_size" in change:
         request = replace(request, page=change["page_size"])
     if "dcp" in change:
-        keep_lse = request.dcp == 1
-        left = tuple(f for f in request.features if keep_lse or f[0] != "lse")
-        request = replace(request, dcp=change["dcp"], features=left)
+        request = replace(request, dcp=change["dcp"])
     if "allow_unknown" in change:
         request = replace(request, allow_unknown=change["allow_unknown"])
     if "strict_versions" in change:

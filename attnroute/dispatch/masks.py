@@ -69,7 +69,7 @@ def evaluate(table: ArchTable, request: Request) -> Evaluation:  # noqa: C901 - 
     loose = strict = (1 << len(table.rows)) - 1
     met, free_boxes = (1 << len(table.boxes)) - 1, 0
     free_dims: list[str] = []
-    asked = dict(request.features)
+    asked = request.asked
     steps: list[tuple[str, int, int]] = []
     known, served, held = table.dtype_masks(request.dtype, request.kv_dtype, request.cannot)
     met &= held

@@ -64,6 +64,11 @@ class Request:
         return None if self.q_heads is None else self.q_heads * self.dcp
 
     @property
+    def asked(self) -> dict[str, Any]:
+        """The features asked for, with the LSE that decode-context parallelism needs."""
+        return {"lse": True, **dict(self.features)} if self.dcp > 1 else dict(self.features)
+
+    @property
     def kv_heads(self) -> int | None:
         if self.q_heads is None or self.group_ratio is None:
             return None
@@ -173,7 +178,7 @@ def request_for(
             group_ratio=group.group_ratio,
             q_heads=group.num_q_heads,
             topk=group.topk,
-            features=features_of(group, lse or dcp > 1),
+            features=features_of(group, lse),
             layout=layout,
             cuda_graph=cuda_graph,
             page=page_size,

@@ -132,7 +132,7 @@ def decide(
                 break
     times = _times(table, request, packages, verdicts)
     ctx = Context(registry, ev, packages)
-    asked = dict(request.features)
+    asked = request.asked
     answers = [_answer(ctx, i, verdict, i == chosen, times, asked) for i, verdict in enumerate(verdicts)]
     if force is not None and chosen is None:
         raise UnservedError(_force_words(answers, force), code="force-unserved")

@@ -151,9 +151,8 @@ def _noun(step: str) -> str:
 
 def _asked(request: Request, step: str) -> Any:
     """The asked value of a step, written as in the tables."""
-    features = dict(request.features)
     if step in FEATURE_CODES:
-        return features.get(step, False)
+        return request.asked.get(step, False)
     if step in ("kv", "dtypes"):
         return request.kv_dtype
     if step == "q":

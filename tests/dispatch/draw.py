@@ -206,7 +206,6 @@ def settle(random: Random, ask: dict[str, Any]) -> None:
 def request_of(question: Question) -> Request:
     """The question as the dispatcher's Request."""
     ask = question.ask
-    asked = dict(ask["features"]) | ({"lse": True} if ask["dcp"] > 1 else {})
     same = ("kind", "phase", "storage", "head_dim", "latent", "rope", "nope", "q_len", "dcp", "group_ratio", "q_heads")
     same += ("topk", "layout", "cuda_graph", "page", "allow_unknown", "strict_versions", "cannot")
     return Request(
@@ -214,7 +213,7 @@ def request_of(question: Question) -> Request:
         **{name: ask[name] for name in same if name in ask},
         dtype=ask["q"],
         kv_dtype=ask["kv"],
-        features=tuple(sorted(asked.items())),
+        features=tuple(sorted(ask["features"].items())),
         min_evidence=ask["evidence"],
         environment=tuple(sorted(ask["env"].items())),
     )
