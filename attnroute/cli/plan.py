@@ -7,10 +7,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from attnroute.cli import common
+from attnroute.cli.plan_vllm import apply_arguments, engine_options, operator_options, section, text_only
 from attnroute.errors import UsageError
 from attnroute.registry.dims import LAYOUTS, STRENGTHS
 
 if TYPE_CHECKING:
+    from attnroute.engines.vllm_args import Arguments
     from attnroute.models.model import Model
     from attnroute.planning.plan import Plan, Workload
     from attnroute.registry.registry import Registry
@@ -45,11 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", help="architecture (sm90, ...); default: this machine's GPU")
     parser.add_argument("--prefill-arch", help="architecture that runs prompts, if another one decodes")
     parser.add_argument("--decode-arch", help="architecture that decodes, if another one runs prompts")
-    parser.add_argument("--engine", default="generic", help="generic (attnroute's own policy, the default) or vllm")
+    parser.add_argument("--engine", help="generic (attnroute's own policy, the default) or vllm")
     parser.add_argument(
         "--compare", choices=("model-wide",),
         help="beside it: vLLM as shipped, which asks some questions of the model-wide head size",
     )  # fmt: skip
+    parser.add_argument("--from-vllm-args", metavar="COMMAND", help="an operator's 'vllm serve ...' as the question")
     parser.add_argument("--block-size", type=common.positive, help="tokens a block; default: the least wasteful")
     parser.add_argument("--kv-memory", type=memory, metavar="SIZE", help="KV cache memory of one GPU, such as 105GiB")
     parser.add_argument("--max-model-len", type=common.positive, help="longest context in tokens; default: the model's")
@@ -85,20 +88,32 @@ def run(args: argparse.Namespace) -> int:
     from attnroute.registry.registry import load_registry
 
     registry = load_registry(args.overlay)
+    stated = apply_arguments(args)
+    args.engine = args.engine or "generic"
     if args.model is None:
         raise UsageError("MODEL is missing: a config.json or the folder that holds it", code="no-model")
-    target, draft = _models(args)
-    plan = _plan(args, registry, target, draft)
-    if args.format == "json":
-        common.print_json(plan.to_json())
-    else:
-        from attnroute.cli.plan_text import render
+    target, draft = _models(args, stated)
+    extra = engine_options(args, target, stated)
+    plan = _plan(args, registry, target, draft, extra)
+    groups = (*target.groups, *(draft.groups if draft is not None else ()))
+    typed = None
+    if "vllm" in registry.engines and plan.prefill_arch is None:
+        from attnroute.planning.in_engine import in_engine
 
-        print("\n".join(render(registry, plan, target, draft, explain=args.explain)))
+        typed = in_engine(registry, plan, groups, target.state, operator_options(args, plan, extra))
+    if args.format == "json":
+        common.print_json(plan.to_json() | {"in_vllm": typed})
+        return 0 if plan.served else 1
+    from attnroute.cli.plan_text import render
+
+    lines = render(registry, plan, target, draft, explain=args.explain)
+    if typed is not None:
+        lines += section(typed, plan, stated)
+    print("\n".join(lines))
     return 0 if plan.served else 1
 
 
-def _models(args: argparse.Namespace) -> tuple[Model, Model | None]:
+def _models(args: argparse.Namespace, stated: Arguments | None) -> tuple[Model, Model | None]:
     """The target and the drafter as one rank sees them."""
     from attnroute.models import read_model
 
@@ -107,6 +122,7 @@ def _models(args: argparse.Namespace) -> tuple[Model, Model | None]:
         args.model, tp=args.tp, kv_dtype=args.kv_dtype, dtype=args.dtype, num_speculative_tokens=tokens,
         state_dtype=args.state_dtype,
     )  # fmt: skip
+    target = text_only(target, stated)
     if args.draft is None:
         return target, None
     if args.num_speculative_tokens is None:
@@ -129,7 +145,9 @@ def workload_of(args: argparse.Namespace) -> Workload | None:
     return Workload(**stated) if stated else None
 
 
-def _plan(args: argparse.Namespace, registry: Registry, target: Model, draft: Model | None) -> Plan:
+def _plan(
+    args: argparse.Namespace, registry: Registry, target: Model, draft: Model | None, extra: dict[str, Any]
+) -> Plan:
     from attnroute.planning.plan import plan
     from attnroute.registry.detect import detect_arch
 
@@ -162,7 +180,7 @@ def _plan(args: argparse.Namespace, registry: Registry, target: Model, draft: Mo
         force=args.force,
         prefer=args.prefer,
         compare=args.compare,
-        engine_options={"model_type": target.model_type} if args.engine != "generic" else None,
+        engine_options=extra if args.engine != "generic" else None,
         registry=registry,
         **limits,
     )

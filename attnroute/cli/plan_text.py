@@ -33,6 +33,8 @@ def render(registry: Registry, plan: Plan, target: Model, draft: Model | None, *
     for label, text in facts(registry, plan):
         lines += label_block(label, text, _LABEL)
     notes = [*target.notes, *(draft.notes if draft else ())]
+    if plan.engine == "generic" and any("mm_prefix" in g.traits for g in target.groups):
+        notes.append("tokens of one image see each other; kernels for prompts are chosen for text, which they do not")
     lines += label_block("NOTES", "; ".join(dict.fromkeys(notes)), _LABEL) if notes else []
     lines += compare(plan)
     if explain:
