@@ -249,7 +249,7 @@ def _kernels() -> Schema:
 
 
 def _constant() -> Schema:
-    value: Schema = {"description": "The number.", "type": "number"}
+    value: Schema = {"description": "The number.", "type": "number", "minimum": 0}
     return mapping("A number.", {"value": value, "about": text("What it is."), "source": source()}, ("value", "about"))
 
 

@@ -87,6 +87,8 @@ class _Names:
             elif key == "with" and isinstance(value, Map):
                 yield from self._facts_of(value)
             elif path[:1] != ("facts",):
+                if key == "kernels" and isinstance(value, Map):
+                    yield from self._values(value)
                 yield from self._use(key, value, path)
                 yield from self._walk(value, (*path, key))
 
@@ -101,6 +103,22 @@ class _Names:
             yield from self._kernel(value)
         elif used is not None and not isinstance(value, Map):
             yield from self._look(value, used, self.known[used])
+
+    def _values(self, kernels: Map) -> Iterator[Finding]:
+        """The values that kernels are listed by are those that the table may give."""
+        tables = self.root.map("resolve")
+        table = tables.map(kernels.text("resolve") or "") if tables else None
+        known = {"null"}
+        for step in table.maps("steps") if table else ():
+            for rule in step.maps("rules"):
+                use = rule.plain.get("use")
+                if isinstance(use, dict):
+                    return  # the value of a fact: anything
+                known.add("null" if use is None else str(use))
+        by = kernels.map("by")
+        for key, node in by.keys.items() if by else ():
+            if key not in known:
+                yield unknown(self.engine, node, "value", key, sorted(known))
 
     def _look(self, value: Node, what: str, known: tuple[str, ...]) -> Iterator[Finding]:
         for item in items(value):
