@@ -36,9 +36,9 @@ def _remembered(ask: Callable[P, Decision]) -> Callable[P, Decision]:
 
     @wraps(ask)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Decision:
-        if len(args) == 3 and type(args[2]) is dict:  # packages, the usual mapping, without the detour below
-            return cached(args[0], args[1], tuple(sorted(args[2].items())), **kwargs)
         try:
+            if len(args) == 3 and type(args[2]) is dict:  # packages, the usual mapping, without the detour below
+                return cached(args[0], args[1], tuple(sorted(args[2].items())), **kwargs)
             return cached(*args, **kwargs)
         except TypeError:  # a dict or list among the arguments, or a call that does not fit the signature
             return cached(*map(_frozen, args), **{k: _frozen(v) for k, v in kwargs.items()})
