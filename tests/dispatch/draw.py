@@ -245,3 +245,41 @@ def route_arguments(question: Question) -> tuple[KVGroup, dict[str, Any]] | None
     keywords |= {"lse": lse, "page_size": ask["page"], "layout": ask.get("layout"), "cuda_graph": ask.get("cuda_graph")}
     keywords |= {"min_evidence": ask["evidence"], "environment": ask["env"], "cannot": ask["cannot"]}
     return group, keywords
+
+
+def flags_of(question: Question) -> list[str] | None:
+    """The question as flags of `attnroute explain`; None if they cannot say it."""
+    ask = question.ask
+    if question.complete or (ask["kv"] is None and ask["q"] is not None):
+        return None
+    if (ask["phase"] == "decode" and ask["q_len"] is None) or (ask["storage"] is None and ask["phase"] != "prefill"):
+        return None
+    head, v = ask.get("head_dim") or (None, None)
+    ratio, heads = ask["group_ratio"], ask["q_heads"]
+    given = {
+        name: ask.get(name) for name in ("kind", "phase", "storage", "latent", "rope", "nope", "topk", "dcp", "layout")
+    }
+    given |= {"head_dim": head, "head_dim_v": v, "dtype": ask["q"], "kv_dtype": ask["kv"], "q_len": ask["q_len"]}
+    given |= {"q_heads": heads, "kv_heads": heads and heads // ratio, "page_size": ask["page"]}
+    given |= {"cuda_graph": ask.get("cuda_graph"), "min_evidence": ask["evidence"]}
+    flags = ["--arch", question.arch]
+    for name, value in given.items():
+        flags += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    names = {"window": "sliding-window", "noncausal": "non-causal"}
+    for name, value in ask["features"].items():
+        flags += [f"--{names.get(name, name.replace('_', '-'))}", *([] if value is True else [value])]
+    flags += [f"--{name.replace('_', '-')}" for name in ("allow_unknown", "strict_versions") if ask[name]]
+    for key, value in ask["env"].items():
+        flags += ["--env", f"{key}={'yes' if value is True else value or 'no'}"]
+    flags += [part for call in ask["cannot"] for part in ("--cannot", call)]
+    return flags + [part for name, version in question.packages.items() for part in ("--package", f"{name}=={version}")]
+
+
+def changed(question: Question, change: dict[str, Any]) -> Question:
+    """The question after a fix."""
+    names = {"page_size": "page", "min_evidence": "evidence"}
+    plain = {names.get(key, key): value for key, value in change.items() if key not in ("package", "environment")}
+    plain |= {"env": question.ask["env"] | change["environment"]} if "environment" in change else {}
+    plain |= {"cannot": tuple(change["cannot"])} if "cannot" in change else {}
+    packages = question.packages | change.get("package", {})
+    return Question(question.arch, question.ask | plain, packages, question.complete)

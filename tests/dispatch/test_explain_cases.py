@@ -13,6 +13,8 @@ from attnroute.cli.main import main
 from attnroute.dispatch.decision import Decision
 from attnroute.dispatch.group import KVGroup
 from attnroute.dispatch.route import route
+from attnroute.registry import registry as registry_module
+from attnroute.registry.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = yaml.safe_load((ROOT / "tests/cases/explain.yaml").read_text(encoding="utf-8"))
@@ -92,7 +94,11 @@ def check(candidate: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 @each
-def test_the_command_says_the_same(case: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_the_same(
+    case: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = default_registry()
+    monkeypatch.setattr(registry_module, "load_registry", lambda overlays: registry)  # read once for all cases
     decision = through_route(case["ask"])
     assert main(arguments(case["ask"])) == (0 if decision.served else 1)
     written = capsys.readouterr()
@@ -101,8 +107,6 @@ def test_the_command_says_the_same(case: dict[str, Any], capsys: pytest.CaptureF
 
 
 def test_the_cases_cover_every_kernel_and_architecture() -> None:
-    from attnroute.registry.registry import default_registry
-
     registry = default_registry()
     named = {name.partition("@")[0] for case in CASES for name in case["expect"]}
     assert named == set(registry.catalogue["kernels"])
