@@ -27,8 +27,23 @@ def wrap(text: str, indent: int = 0, first: int | None = None) -> list[str]:
     """Lines of at most 80 columns; the first is indented by `first` (default `indent`), the rest by `indent`."""
     lead = " " * (indent if first is None else first)
     return textwrap.wrap(
-        text, WIDTH, initial_indent=lead, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        " ".join(part for word in text.split() for part in _cut(word, WIDTH - indent)),
+        WIDTH,
+        initial_indent=lead,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     ) or [lead.rstrip()]
+
+
+def _cut(word: str, room: int) -> list[str]:
+    """A word wider than a line, such as a path, cut after slashes, else where the line ends."""
+    parts: list[str] = []
+    while len(word) > room:
+        at = word.rfind("/", 0, room) + 1 or room
+        parts.append(word[:at])
+        word = word[at:]
+    return [*parts, word] if word else parts
 
 
 def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
@@ -39,7 +54,10 @@ def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]
     at_right = set(right)
     lines = []
     for row in rows:
-        cells = [cell.rjust(w) if i in at_right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.rjust(w) if i in at_right else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return lines
 
