@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from attnroute import __version__
-from attnroute.errors import AttnrouteError, near_miss
+from attnroute.errors import AttnrouteError, UsageError, near_miss
 
 COMMANDS = {
     "plan": "choose kernels, pages and blocks for a whole model",
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         hint = ""
         if message.startswith("unrecognized arguments: "):
-            flag = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
+            flag = message.removeprefix("unrecognized arguments: ").strip().partition(" ")[0].partition("=")[0]
             close = near_miss(flag, [o for a in self._all_actions() for o in a.option_strings])
             hint = f"; did you mean {close}?" if close else ""
         elif "invalid choice: " in message:
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
             choices = [str(c) for a in self._all_actions() for c in (a.choices or ())]
             close = near_miss(asked, choices)
             hint = f"; did you mean {close}?" if close else ""
-        self.exit(2, f"{self.prog}: {message}{hint}\n{self.prog} --help lists what there is\n")
+        raise UsageError(f"{message}{hint}\n{self.prog} --help lists what there is", code="usage")
 
     def _all_actions(self) -> list[argparse.Action]:
         found: list[argparse.Action] = []
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = run(args)
         sys.stdout.flush()
         return code
-    except SystemExit as stop:  # argparse: help, version, usage
+    except SystemExit as stop:  # argparse: help, version
         return stop.code if isinstance(stop.code, int) else 2
     except AttnrouteError as error:
         return _fail(error, arguments)
@@ -117,7 +117,8 @@ def _fail(error: AttnrouteError, arguments: list[str]) -> int:
 
         text = f"attnroute: {error}"
         # faults in tables come laid out, with a caret under the column; everything else is a sentence
-        print(text if getattr(error, "problems", None) else "\n".join(wrap(text, 2, 0)), file=sys.stderr)
+        lines = [part for line in text.splitlines() for part in wrap(line, 2, 0)]
+        print(text if getattr(error, "problems", None) else "\n".join(lines), file=sys.stderr)
     return error.exit_code
 
 
