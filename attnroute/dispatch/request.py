@@ -9,6 +9,7 @@ from typing import Any
 from attnroute.errors import UsageError, unknown_name
 from attnroute.registry.dims import (
     DTYPES,
+    ENV_KEYS,
     FEATURE_NAMES,
     GRAPH_LEVELS,
     KINDS,
@@ -18,6 +19,7 @@ from attnroute.registry.dims import (
     STORAGES,
     STRENGTHS,
 )
+from attnroute.registry.versions import VersionSyntaxError, parse_version
 
 from .group import KVGroup
 
@@ -115,12 +117,25 @@ def check_request(request: Request) -> Request:
                         ("batch size", request.batch_size), ("context length", request.context_len)):  # fmt: skip
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise UsageError(f"{name} is {value!r}; it must be a whole number of 1 or more", code="bad-field")
+    for key, value in request.environment:
+        check_name("environment key", key, ENV_KEYS)
+        if key == "cuda":
+            _check_version(value)
+        elif not isinstance(value, bool):
+            raise UsageError(f"environment {key} is {value!r}; it must be true or false", code="bad-field")
     if request.phase == "decode" and request.q_len is not None and request.q_len > 1:
         raise UsageError(
             f"phase decode has one query token a request, asked q_len {request.q_len}; name the phase verify or draft",
             code="bad-field",
         )
     return request
+
+
+def _check_version(value: object) -> None:
+    try:
+        parse_version(str(value))
+    except VersionSyntaxError as error:
+        raise UsageError(f"environment cuda: {error}", code="bad-version") from None
 
 
 def features_of(group: KVGroup, lse: bool) -> tuple[tuple[str, Any], ...]:
