@@ -250,7 +250,7 @@ def route_arguments(question: Question) -> tuple[KVGroup, dict[str, Any]] | None
 def flags_of(question: Question) -> list[str] | None:
     """The question as flags of `attnroute explain`; None if they cannot say it."""
     ask = question.ask
-    if question.complete or (ask["kv"] is None and ask["q"] is not None):
+    if question.complete or not question.packages or (ask["kv"] is None and ask["q"] is not None):
         return None
     if (ask["phase"] == "decode" and ask["q_len"] is None) or (ask["storage"] is None and ask["phase"] != "prefill"):
         return None
