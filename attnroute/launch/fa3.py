@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from attnroute.launch.dtypes import is_fp8
+from attnroute.launch.errors import NotInstalledError
 from attnroute.launch.flash_attention import FlashAttention, as_result
 from attnroute.launch.packages import load
 
@@ -19,9 +20,12 @@ class Launch(FlashAttention):
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:  # noqa: ARG002
         p = self.problem
-        call = load("vllm.vllm_flash_attn.flash_attn_interface", self.provider).flash_attn_varlen_func
+        home = load("vllm.vllm_flash_attn.flash_attn_interface", self.provider)
+        if not getattr(home, f"FA{self.version}_AVAILABLE", True):
+            reason = getattr(home, f"FA{self.version}_UNAVAILABLE_REASON", None)
+            raise NotInstalledError(f"this {self.provider} has no FlashAttention {self.version} library ({reason})")
         q_scale, k_scale, v_scale = self._descale(kv) if is_fp8(p.kv_dtype) else (None, None, None)
-        made = call(
+        made = home.flash_attn_varlen_func(
             q,
             kv.k,
             kv.v,

@@ -52,8 +52,11 @@ def _moved(ask: Ask, where: Mapping[str, Any], *, last: bool) -> Ask | None:
         elif name == "group_ratio":
             ask = replace(ask, q_heads=_ends(IntSet.parse(value), last=last) * ask.kv_heads)
         elif name == "q_heads":
-            heads = _ends(IntSet.parse(value), last=last)
-            ask = replace(ask, q_heads=heads, kv_heads=max(1, heads // ask.ratio))
+            inside = [v for v in IntSet.parse(value).values(1024) if v and v % ask.ratio == 0]
+            if not inside:
+                return None
+            heads = inside[-1 if last and inside[-1] <= 128 else 0]
+            ask = replace(ask, q_heads=heads, kv_heads=heads // ask.ratio)
         elif name == "q_len":
             q_len = min(_ends(IntSet.parse(value), last=last), 64)
             ask = replace(ask, q_len=q_len, lens=lens_for(ask.page_size, q_len))

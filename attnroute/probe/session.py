@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from attnroute.launch.bind import launcher_for, launcher_name
@@ -47,12 +48,12 @@ class Session:
         return found
 
     def has_launcher(self, kernel: str, provider: str) -> bool:
-        """Whether the catalogue names a launcher, and the launcher's package is one we could ask."""
+        """Whether the catalogue names a launcher and it has been written."""
         try:
-            launcher_name(kernel, provider, self.kernels)
+            name = launcher_name(kernel, provider, self.kernels)
         except LaunchError:
             return False
-        return True
+        return find_spec(f"attnroute.launch.{name}") is not None
 
     def cases(self, kernels: Iterable[str] = (), ids: Iterable[str] = ()) -> list[Case]:
         """Cases with predictions, most telling first; narrowed to kernels and ids (a prefix is enough) where given."""

@@ -143,3 +143,6 @@ def test_fa3_is_asked_by_version(monkeypatch):
     assert seen["window_size"] == [-1, -1]
     run(launcher_for("fa2", "vllm", PROBLEM, LIMITS))
     assert seen["fa_version"] == 2
+    sys.modules["vllm.vllm_flash_attn.flash_attn_interface"].FA2_AVAILABLE = False
+    with pytest.raises(NotInstalledError, match="no FlashAttention 2 library"):
+        run(launcher_for("fa2", "vllm", PROBLEM, LIMITS))
