@@ -99,7 +99,7 @@ def visible(devices: Sequence[Device], environ: Mapping[str, str]) -> list[Devic
     by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({d.capability for d in devices}) <= 1
     kept: list[Device] = []
     for part in (p.strip() for p in text.split(",")):
-        if part.lstrip("-").isdigit():
+        if part.isascii() and part.removeprefix("-").isdigit():
             index = int(part)
             if not 0 <= index < len(devices):
                 break  # CUDA ignores an invalid index and all that follow it
