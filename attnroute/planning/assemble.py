@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnroute.registry.dims import MLA_KINDS
 
-from .capacity import Held, kv_json, mamba_json
+from .capacity import Held, kv_json, mamba_json, pool_of
 from .joint import GroupClass, Joint, best_alone, model_level
 from .pages import bytes_per_token, kernel_pages
 from .record import PHASES, PhaseKernel, Plan, PlanGroup
@@ -35,16 +35,16 @@ def assemble(
     by_name: dict[str, PlanGroup] = {}
     original = {g.name: g for g in groups}
     longest = asked["max_model_len"]
-    page_bytes = None if joint.blocks is None else joint.blocks.page_bytes
-    sizes = iter(() if joint.blocks is None else joint.blocks.sizes)
+    blocks = joint.blocks
+    chosen = iter(() if blocks is None else zip(blocks.pages, blocks.sizes, strict=True))
     for member, item, options in zip(search.members, classes, joint.chosen, strict=True):
         group = member.group
-        size = next(sizes) if item.need is not None else None
+        page_bytes, size = next(chosen) if item.need is not None else (None, None)
         phases = _phases(item, options, size)
         each = bytes_per_token(group)
         count = None
         if size is not None:
-            held.append(Held(member.layers, each, partial(spans.blocks, group, size)))
+            held.append(Held(member.layers, each, page_bytes or 0, partial(spans.blocks, group, size)))
             count = None if longest is None else spans.blocks(group, size, longest)
         for name in member.names:
             stored = None if size is None else size * each
@@ -55,7 +55,7 @@ def assemble(
                 head_dim=group.head_dim,
                 head_dim_v=group.v_dim,
                 block_size=size,
-                page_bytes=None if size is None else page_bytes,
+                page_bytes=page_bytes,
                 padding_percent=None if page_bytes is None or not stored else 100.0 * (page_bytes - stored) / stored,
                 phases=phases,
                 needed=tuple(p.phase for p in item.phases),
@@ -70,12 +70,13 @@ def assemble(
         engine="generic",
         packages=dict(setting.decode.packages.versions),
         block_size=min(targets or [g.block_size for g in by_name.values() if g.block_size is not None], default=None),
-        page_bytes=page_bytes,
+        manager_block=None if blocks is None else blocks.manager_block,
+        page_bytes=None if blocks is None or blocks.one_table else blocks.page_bytes,
         layout=joint.layout,
         graph_level=model_level(classes, joint.chosen),
         groups=tuple(by_name[g.name] for g in groups),
         mamba=mamba_json(states, joint.blocks),
-        kv=kv_json(held, states, page_bytes, asked["kv_memory"], longest),
+        kv=None if blocks is None else kv_json(pool_of(held, states, blocks), asked["kv_memory"], longest),
         cost={
             "time": joint.time / total,
             "time_if_each_alone": alone / total,

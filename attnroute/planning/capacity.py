@@ -15,11 +15,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One class of groups: layers, bytes per token and layer, and blocks of a request as a function of its context."""
+    """One class of groups: layers, bytes per token and layer, bytes of one layer's block, and blocks of a request as a
+    function of its context.
+    """
 
     layers: int
     bytes_per_token: int
+    page_bytes: int
     blocks: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What memory is cut into: pages of `page_bytes`, and how many of them a request of some tokens takes.
+
+    A page is one layer's block. Where groups share one block table, it is a block of all layers together.
+    """
+
+    page_bytes: int
+    bytes_per_token: int
+    pages: Callable[[int], int]
+
+
+def pool_of(held: Sequence[Held], states: Sequence[StateNeed], blocks: Blocks) -> Pool:
+    """The pool of chosen blocks. All layers draw on it, so that no layer is padded to the count of another group."""
+    each = sum(h.layers * h.bytes_per_token for h in held)
+    if blocks.one_table:
+        return Pool(sum(h.layers * h.page_bytes for h in held), each, held[0].blocks)
+    fixed = sum(s.layers * s.count for s in states)
+    return Pool(blocks.page_bytes, each, lambda context: fixed + sum(h.layers * h.blocks(context) for h in held))
 
 
 def mamba_json(states: Sequence[StateNeed], blocks: Blocks | None) -> dict[str, Any] | None:
@@ -39,48 +63,34 @@ def mamba_json(states: Sequence[StateNeed], blocks: Blocks | None) -> dict[str, 
     }
 
 
-def pages_per_request(held: Sequence[Held], states: Sequence[StateNeed], context: int) -> int:
-    """Pages (one layer's block each) that a request of `context` tokens takes in all layers."""
-    return sum(h.layers * h.blocks(context) for h in held) + sum(s.layers * s.count for s in states)
-
-
-def kv_json(
-    held: Sequence[Held], states: Sequence[StateNeed], page_bytes: int | None, memory: int | None, longest: int | None
-) -> dict[str, Any] | None:
+def kv_json(pool: Pool, memory: int | None, longest: int | None) -> dict[str, Any]:
     """Capacity of `memory` bytes on one rank for requests of `longest` tokens.
 
-    All layers draw on one pool of equal pages, so that no layer is padded to the count of another group. `tokens` is
-    floor(concurrency x longest). Without memory or longest only `bytes_per_token`. Raises UnservedError naming the
-    longest context that fits if not even one request does.
+    `tokens` is floor(concurrency x longest). Without memory or longest only what does not depend on them. Raises
+    UnservedError naming the longest context that fits if not even one request does.
     """
-    if page_bytes is None:
-        return None
     found: dict[str, Any] = {
-        "bytes_per_token": sum(h.layers * h.bytes_per_token for h in held),
+        "bytes_per_token": pool.bytes_per_token,
         "tokens": None,
         "max_concurrency": None,
         "max_model_len": longest,
         "memory_bytes": memory,
-        "pages": None,
-        "pages_per_request": None if longest is None else pages_per_request(held, states, longest),
+        "page_bytes": pool.page_bytes,
+        "pages": None if memory is None else memory // pool.page_bytes,
+        "pages_per_request": None if longest is None else pool.pages(longest),
     }
     if memory is None or longest is None:
         return found
-    pages = memory // page_bytes
-    each = pages_per_request(held, states, longest)
+    pages, each = memory // pool.page_bytes, pool.pages(longest)
     if pages < each:
-        raise too_small(held, states, page_bytes, memory, longest)
-    concurrency = pages / each if each else 0.0
-    return found | {"tokens": pages * longest // each if each else 0, "max_concurrency": concurrency, "pages": pages}
+        raise too_small(pool, memory, longest)
+    return found | {"tokens": pages * longest // each, "max_concurrency": pages / each}
 
 
-def too_small(
-    held: Sequence[Held], states: Sequence[StateNeed], page_bytes: int, memory: int, longest: int
-) -> UnservedError:
+def too_small(pool: Pool, memory: int, longest: int) -> UnservedError:
     """The error for a memory that holds no request of the longest context."""
-    pages = memory // page_bytes
-    fits = longest_context(held, states, pages, longest)
-    need = pages_per_request(held, states, longest) * page_bytes
+    fits = longest_context(pool, memory // pool.page_bytes, longest)
+    need = pool.pages(longest) * pool.page_bytes
     words = f"the longest context that fits is {fits} tokens (--max-model-len {fits})" if fits else "no context fits"
     return UnservedError(
         f"KV memory {gib(memory)} is too small: one request of {longest} tokens takes {gib(need)}; {words}",
@@ -88,12 +98,12 @@ def too_small(
     )
 
 
-def longest_context(held: Sequence[Held], states: Sequence[StateNeed], pages: int, most: int) -> int:
+def longest_context(pool: Pool, pages: int, most: int) -> int:
     """The longest context of at most `most` tokens of which one request fits into `pages`; 0 if none does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        if pages_per_request(held, states, middle) <= pages:
+        if pool.pages(middle) <= pages:
             low = middle
         else:
             high = middle - 1

@@ -113,7 +113,7 @@ def solve(
                 found = _complete(classes, states, weights, name, picks, memo, total, asked_block is not None)
                 if found is None:
                     continue
-                block = max(found.blocks.sizes) if found.blocks else 0
+                block = found.blocks.manager_block if found.blocks else 0
                 key = (round(found.cost, 9), block, place)
                 if best is None or key < best[0]:
                     best = (key, found)

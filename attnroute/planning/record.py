@@ -124,9 +124,9 @@ class Notes:
 class Plan:
     """A model's kernels, pages and blocks on one architecture. Read-only; equal plans have equal digests.
 
-    `block_size` is the smallest block of the target's groups in tokens, `page_bytes` one layer's block in bytes, the
-    same in all groups. `layout` is NHD or HND, `graph_level` the highest CUDA-graph level that every group's captured
-    kernels reach. `state` and `kv` are described at `state_json` and `kv_json` of capacity.py. `cost` says what the
+    `block_size` is the smallest block of the target's groups in tokens, `manager_block` the tokens that are whole blocks
+    in every group, `page_bytes` one layer's block in bytes where it is the same in all groups. `layout` is NHD or HND, `graph_level` the highest CUDA-graph level that every group's captured
+    kernels reach. `mamba` and `kv` are those of `mamba_json` and `kv_json` in capacity.py. `cost` says what the
     choice weighs. `arch` is that of decoding, `prefill_arch` that of prompts if it differs.
     """
 
@@ -134,6 +134,7 @@ class Plan:
     engine: str
     packages: Mapping[str, str]
     block_size: int | None
+    manager_block: int | None
     page_bytes: int | None
     layout: str | None
     graph_level: str
@@ -196,6 +197,7 @@ class Plan:
             "engine": self.engine,
             "packages": dict(self.packages),
             "block_size": self.block_size,
+            "manager_block": self.manager_block,
             "page_bytes": self.page_bytes,
             "layout": self.layout,
             "graph_level": self.graph_level,

@@ -98,7 +98,8 @@ def need_of(group: KVGroup, layers: int, setting: Setting, spans: Spans) -> Call
     contexts = setting.workload.context_lens
     held = tuple(spans.tokens(group, c) for c in contexts)
     counts = tuple(partial(_blocks, spans, group, c) for c in contexts)
-    return lambda unit: Need(each, layers, unit, held, counts)
+    span = (group.attn_type, group.sliding_window, group.chunk)
+    return lambda unit: Need(each, layers, unit, span, held, counts)
 
 
 def _blocks(spans: Spans, group: KVGroup, context: int, block: int) -> int:

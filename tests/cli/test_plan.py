@@ -101,3 +101,71 @@ def test_sizes() -> None:
     assert memory("1.5k") == 1536
     with pytest.raises(Exception, match="no size"):
         memory("lots")
+
+
+QWEN = str(ROOT / "examples/qwen3.8-27b/config.json")
+DRAFTER = str(ROOT / "examples/qwen3.8-27b-dflash2/config.json")
+FOUNDING = [QWEN, "--draft", DRAFTER, "--num-speculative-tokens", "7", "--arch", "sm100", "--engine", "vllm",
+            "--compare", "model-wide", "--kv-memory", "104.9GiB", "--max-model-len", "16384"]  # fmt: skip
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    """The comparison by its first column."""
+    found = {}
+    for line in out.splitlines()[out.splitlines().index(next(x for x in out.splitlines() if x.startswith("COMPARE"))) :]:
+        name, *cells = [cell for cell in line.split("  ") if cell.strip()]
+        found[name.strip()] = [cell.strip() for cell in cells]
+    return found
+
+
+def test_both_columns_of_the_founding_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *FOUNDING, "--max-num-batched-tokens", "4096")
+    assert code == 0
+    assert all(len(line) <= 80 for line in out.splitlines())
+    table = rows(out)
+    assert table["block size, tokens"] == ["832", "896"]
+    assert table["Mamba padding"] == ["1.71 %", "9.54 %"]
+    assert table["KV capacity, tokens"][2] == "x 1.047"
+    assert table["draft: backend"] == ["FLASH_ATTN", "FLASH_ATTN"]
+
+
+def test_a_block_that_throws_the_drafter_off(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *FOUNDING, "--block-size", "64")
+    assert code == 0
+    table = rows(out)
+    assert table["draft: backend"] == ["FLASH_ATTN", "FLASHINFER"]
+    assert table["draft: draft"][0] == "fa4"
+    flat = " ".join(out.split())
+    assert "FLASH_ATTN thrown off: block_size not supported" in flat
+    assert "no CUDA graph can replay" in flat
+
+
+def test_what_to_type_into_vllm(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, GEMMA, "--arch", "sm120", "--package", OLD, "--kv-dtype", "fp8_e4m3")
+    assert code == 0
+    flat = " ".join(out.split())
+    assert "IN vLLM 0.33.0 (pins flashinfer-python 0.7.2.post1, not 0.6.16.post3)" in flat
+    assert "by default TRITON_ATTN (triton) on all layers" in flat
+    assert "this plan --attention-backend FLASHINFER --kv-cache-dtype fp8_e4m3" in flat
+
+
+def test_an_operator_s_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """vLLM PR #53111's: Gemma-4 on FlashInfer with XQA."""
+    command = (
+        "vllm serve google/gemma-4-26B-A4B-it --attention-backend FLASHINFER --kv-cache-dtype fp8"
+        """ --attention-config '{"use_trtllm_attention": true}' --language-model-only --max-model-len 160000"""
+        " --max-num-seqs 4"
+    )
+    code, out, _ = run(capsys, GEMMA, "--arch", "sm120", "--from-vllm-args", command)
+    assert code == 0
+    flat = " ".join(out.split())
+    assert "engine vllm" in flat
+    assert "as given FLASHINFER (xqa) on sliding FLASHINFER (native_tc) on global" in flat
+    assert "reverting this KV-cache group to native FlashInfer decode" in flat
+    assert "not read --max-num-seqs" in flat
+    code, _, err = run(capsys, "--arch", "sm120", "--from-vllm-args", command)
+    assert code == 2
+    assert "google/gemma-4-26B-A4B-it is no file or folder here" in " ".join(err.split())
+    code, _, err = run(capsys, GEMMA, "--arch", "sm120", "--from-vllm-args", "vllm bench latency")
+    assert code == 2
+    assert "no `vllm serve`" in err

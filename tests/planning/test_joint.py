@@ -33,9 +33,12 @@ def ceil(context: int, block: int) -> int:
     return -(-context // block)
 
 
-def group(*phases: PhaseNeed, layers: int = 1, width: int = 1024, contexts: tuple[int, ...] = (4096,)) -> GroupClass:
+def group(
+    *phases: PhaseNeed, layers: int = 1, width: int = 1024, contexts: tuple[int, ...] = (4096,),
+    span: object = None,
+) -> GroupClass:
     def need(unit: int) -> Need:
-        return Need(width, layers, unit, contexts, tuple(partial(ceil, c) for c in contexts))
+        return Need(width, layers, unit, span, contexts, tuple(partial(ceil, c) for c in contexts))
 
     return GroupClass(phases, layers, need)
 
@@ -106,11 +109,20 @@ def test_measured_kernels_beyond_the_slack_are_out() -> None:
 
 
 def test_blocks_divide_into_each_other_and_pages_are_equal() -> None:
-    joint = ask(group(decode(option("a")), width=4096), group(decode(option("b")), width=1024))
+    joint = ask(group(decode(option("a")), width=4096), group(decode(option("b")), width=1024, span="window"))
     assert joint is not None
     assert joint.blocks is not None
     assert joint.blocks.sizes == (16, 64)
-    assert joint.blocks.page_bytes == 65536
+    assert joint.blocks.pages == (65536, 65536)
+
+
+def test_groups_that_hold_the_same_tokens_share_a_table() -> None:
+    joint = ask(group(decode(option("a")), width=4096), group(decode(option("b")), width=1024))
+    assert joint is not None
+    assert joint.blocks is not None
+    assert joint.blocks.one_table
+    assert joint.blocks.sizes == (16, 16)
+    assert joint.blocks.pages == (65536, 16384)
 
 
 def test_a_graph_needs_every_group() -> None:

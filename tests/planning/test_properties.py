@@ -67,8 +67,8 @@ def made(groups: list[KVGroup], options: dict[str, object]) -> Plan:
 @given(questions())
 def test_blocks_hold_the_pages_of_their_kernels(question: tuple[list[KVGroup], dict[str, object]]) -> None:
     found = made(*question)
-    blocks = sorted(g.block_size for g in found.groups if g.block_size is not None)
-    assert all(large % small == 0 for small, large in zip(blocks, blocks[1:], strict=False))
+    assert found.manager_block is not None
+    assert all(found.manager_block % (g.block_size or 1) == 0 for g in found.groups)
     asked = question[1]["block_size"]
     for group in found.groups:
         assert group.block_size is not None
@@ -132,3 +132,24 @@ def test_splitting_a_group_changes_nothing_but_names(groups: list[KVGroup], arch
     for group in groups:
         for layer in group.layers:
             assert one.for_layer(layer).phases == two.for_layer(layer).phases
+
+
+@settings(max_examples=80, deadline=None)
+@given(questions())
+def test_generic_never_wastes_more_than_vllm(question: tuple[list[KVGroup], dict[str, object]]) -> None:
+    """With the kernels that vLLM runs, attnroute's own blocks waste no more of the cache than vLLM's."""
+    groups, options = question
+    assume(options["block_size"] is None)
+    try:
+        theirs = plan(groups, **{**options, "packages": None}, engine="vllm")  # type: ignore[arg-type]
+    except UnservedError:
+        assume(False)
+        raise
+    force = [
+        f"{g.name}:{phase}={use.kernel}@{use.provider}"
+        for g in theirs.groups
+        for phase, use in g.phases.items()
+        if use is not None and use.row is not None and phase != "verify"
+    ]
+    ours = made(groups, {**options, "packages": theirs.packages, "force": force})
+    assert ours.cost["waste"] <= theirs.cost["waste"] + 1e-9

@@ -94,7 +94,7 @@ def test_what_the_tables_refuse_is_said() -> None:
 
 
 def test_too_little_memory_is_the_engine_s_own_error() -> None:
-    with pytest.raises(UnservedError, match="vllm 0.33.0 would not start"):
+    with pytest.raises(UnservedError, match=r"vllm 0\.33\.0 would not start"):
         qwen(kv_memory=1 << 30, max_model_len=16384)
 
 
