@@ -49,11 +49,13 @@ def base_ask(row: Row) -> Ask:
     q_len = 0 if phase == "prefill" else 1 if phase == "decode" else preferred(declared, (4, 2, 1))
     heads = IntSet.parse(row.dims.get("q_heads", "any"))
     kv_heads = KV_HEADS if KV_HEADS * ratio in heads else max(1, heads.smallest() // ratio)
-    causal = row.features.get("noncausal") != "required"
+    needed = {name for name, state in row.features.items() if state == "required"}
+    causal = "noncausal" not in needed
     sinks = str(names(row.features["sinks"])[0]) if row.features.get("sinks") == "required" else None
     layout = next((name for name in ("NHD", "HND") if name in names(row.dims.get("layout", "NHD"))), "NHD")
     return Ask(phase, q_len, dtype, q_dtype, kv_dtype, qk, v, page, kv_heads * ratio, kv_heads, lens_for(page, q_len),
-               layout=layout, causal=causal, sinks=sinks)  # fmt: skip
+               layout=layout, causal=causal, sinks=sinks, window=WINDOW if "window" in needed else None,
+               softcap=SOFTCAP if "softcap" in needed else None, lse="lse" in needed)  # fmt: skip
 
 
 def paged(ask: Ask, page: int) -> Ask:

@@ -52,11 +52,7 @@ def _moved(ask: Ask, where: Mapping[str, Any], *, last: bool) -> Ask | None:
         elif name == "group_ratio":
             ask = replace(ask, q_heads=_ends(IntSet.parse(value), last=last) * ask.kv_heads)
         elif name == "q_heads":
-            inside = [v for v in IntSet.parse(value).values(1024) if v and v % ask.ratio == 0]
-            if not inside:
-                return None
-            heads = inside[-1 if last and inside[-1] <= 128 else 0]
-            ask = replace(ask, q_heads=heads, kv_heads=heads // ask.ratio)
+            ask = _with_heads(ask, IntSet.parse(value), last=last)
         elif name == "q_len":
             q_len = min(_ends(IntSet.parse(value), last=last), 64)
             ask = replace(ask, q_len=q_len, lens=lens_for(ask.page_size, q_len))
@@ -78,6 +74,15 @@ def _moved(ask: Ask, where: Mapping[str, Any], *, last: bool) -> Ask | None:
     if ask.phase == "decode" and ask.q_len != 1:
         ask = replace(ask, phase="verify")
     return ask
+
+
+def _with_heads(ask: Ask, declared: IntSet, *, last: bool) -> Ask:
+    """The request with a number of query heads inside the set that its ratio divides, where there is one."""
+    inside = [v for v in declared.values(1024) if v and v % ask.ratio == 0]
+    if not inside:
+        return ask
+    heads = inside[-1 if last and inside[-1] <= 128 else 0]
+    return replace(ask, q_heads=heads, kv_heads=heads // ask.ratio)
 
 
 def _with_features(ask: Ask, wanted: Mapping[str, Any]) -> Ask | None:
