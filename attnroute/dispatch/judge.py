@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attnroute.registry.dims import MODEL_DTYPES, STRENGTHS
+from attnroute.registry.dims import GRAPH_LEVELS, MODEL_DTYPES, STRENGTHS
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
 from attnroute.registry.table import ArchTable, Candidate, Row, bits, names
@@ -266,6 +266,8 @@ def _narrow(
 def _rest(row: Row, dim: str, excluded: list[Any]) -> IntSet | HeadDims | bool:
     """What a row's set keeps without the excluded values; for names and levels, whether it keeps any."""
     stated = row.dims.get(dim, "any")
+    if dim == "cuda_graph" and stated != "any":
+        stated = list(GRAPH_LEVELS[: GRAPH_LEVELS.index(stated) + 1])
     if dim in ("layout", "storage", "phase", "kind", "cuda_graph"):
         gone = {name for value in excluded for name in names(value)}
         return stated == "any" or not gone.issuperset(names(stated))

@@ -129,7 +129,9 @@ def _row_dims(rows: tuple[Row, ...]) -> dict[str, DimIndex]:
 def _box_dims(boxes: list[Box]) -> dict[str, DimIndex]:
     indices = {}
     for dimension in SCALARS:
-        index = indices[dimension.name] = DimIndex("ints" if dimension.kind == "dcp" else dimension.kind)
+        index = indices[dimension.name] = DimIndex(
+            {"dcp": "ints", "level": "names"}.get(dimension.kind, dimension.kind)
+        )
         for i, box in enumerate(boxes):
             if dimension.name in box.where:
                 index.add(box.where[dimension.name], 1 << i)
