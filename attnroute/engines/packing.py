@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnroute.engines.merge import WINDOW, uniform_type
+from attnroute.engines.rules import EngineError
 from attnroute.engines.spec import CacheSpec, cdiv
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def packed_groups(layers: Layers) -> list[list[int]] | None:
     for bucket in buckets:
         groups = number(bucket)
         if anchor and is_state(bucket):
-            per_block = max(anchor // layers.specs[layers.order[bucket.layers[0]]].page, 1)
+            state = bucket.specs[0].page
+            if not state:
+                raise EngineError("a state of 0 bytes", "ZeroDivisionError")
+            per_block = max(anchor // state, 1)
             groups = max(groups, cdiv(len(bucket.layers), per_block))
         if groups == 1:
             found.append(bucket.layers)
@@ -83,7 +87,15 @@ def _find(buckets: list[_Bucket], spec: CacheSpec) -> _Bucket:
 
 
 def approximate_gcd(values: Sequence[int], least: int) -> int:
-    """The chunk of at least `least` that pads the values upward least in sum; of equals the largest."""
+    """The chunk of at least `least` that pads the values upward least in sum; of equals the largest.
+
+    Raises EngineError for no values and for values below one.
+    """
+    if not values:
+        raise EngineError("values must be non-empty")
+    if min(values) <= 0:
+        raise EngineError(f"values must be positive, got: {list(values)!r}")
+    least = max(1, least)
     most = max(values)
     if least > most:
         return least

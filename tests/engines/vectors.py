@@ -11,12 +11,13 @@ from types import ModuleType
 from typing import Any
 
 from attnroute.engines import align, blocks, selection
+from attnroute.engines.capacity import check_partition, count_blocks, retained
 from attnroute.engines.data import Backend, Engine
 from attnroute.engines.facts import World, mode_of, spec_size_facts, unconfigured, without_model, world_facts
-from attnroute.engines.capacity import check_partition, count_blocks, retained
 from attnroute.engines.flashinfer import group_facts, group_graph, group_kernels
 from attnroute.engines.groups import Layers, group_kind, make_groups, unify
 from attnroute.engines.layout import common_layouts, declared_layouts, resolve_layout
+from attnroute.engines.packing import approximate_gcd
 from attnroute.engines.rules import EngineError, Facts
 from attnroute.engines.spec import (
     CacheSpec,
@@ -29,7 +30,7 @@ from attnroute.engines.spec import (
 
 ELEMENT = {"fp16": 2, "bf16": 2, "fp32": 4, "u8": 1, "int8": 1, "fp8": 1}
 ASKED = [1, 8, 16, 32, 48, 64, 96, 128, 256, 400, 512, 832, 896, 1024, 1056, 1648]
-Replay = Callable[[Engine, dict[str, Any]], Any]
+Replay = Callable[..., Any]
 
 
 def load_module() -> ModuleType:
@@ -147,7 +148,8 @@ def common_block(engine: Engine, i: dict[str, Any]) -> Any:
 
 def _asked(engine: Engine, i: dict[str, Any], backends: list[dict[str, Any]]) -> list[blocks.Asked]:
     return [
-        (backend_of(engine, b), size_facts(engine, i, None if b.get("spec") is None else spec_of(engine, b["spec"]))) for b in backends
+        (backend_of(engine, b), size_facts(engine, i, None if b.get("spec") is None else spec_of(engine, b["spec"])))
+        for b in backends
     ]
 
 
@@ -232,24 +234,40 @@ def layer_facts(engine: Engine, i: dict[str, Any]) -> Facts:
     )  # fmt: skip
 
 
-def validate_configuration(engine: Engine, i: dict[str, Any]) -> Any:
-    found = selection.reasons_against(engine.backend(i["backend"]), layer_facts(engine, i), size_facts(engine, i))
+def own_sizes(engine: Engine, i: dict[str, Any]) -> Facts:
+    """The facts for block sizes as the layer's own cache would say them."""
+    kind = "mla" if i["use_mla"] else "full"
+    spec = attention_spec(engine, kind, block=1, heads=1, head=i["head"], kv=i["kv"] or "auto", dtype=i["dtype"])
+    return spec_size_facts(engine, world(i), spec)
+
+
+def validate_configuration(engine: Engine, i: dict[str, Any], per_layer: bool = False) -> Any:
+    sizes = own_sizes(engine, i) if per_layer else size_facts(engine, i)
+    found = selection.reasons_against(engine.backend(i["backend"]), layer_facts(engine, i), sizes)
     return {"reasons": list(found)}
 
 
 def backend_priority(engine: Engine, i: dict[str, Any]) -> Any:
     f = world_facts(
-        engine, world(i), head=i["head"], kv=i["kv"], mla=i["use_mla"], heads=i["heads"], non_causal=i["non_causal"], mm_prefix=i["mm_prefix"]
+        engine,
+        world(i),
+        head=i["head"],
+        kv=i["kv"],
+        mla=i["use_mla"],
+        heads=i["heads"],
+        non_causal=i["non_causal"],
+        mm_prefix=i["mm_prefix"],
     )
     return {"order": list(selection.priority(engine, f))}
 
 
-def backend_selection(engine: Engine, i: dict[str, Any]) -> Any:
+def backend_selection(engine: Engine, i: dict[str, Any], per_layer: bool = False) -> Any:
+    sizes = own_sizes(engine, i) if per_layer else size_facts(engine, i)
     request = selection.requested(
         i["request"], i["request_per_kind"], mla=i["use_mla"], window=i["sliding"], attn_type=i["attn_type"]
     )
     try:
-        found = selection.select(engine, layer_facts(engine, i), size_facts(engine, i), request)
+        found = selection.select(engine, layer_facts(engine, i), sizes, request)
     except selection.NoBackendError as error:
         return {
             "error": "ValueError",
@@ -297,10 +315,10 @@ REPLAYS: dict[str, Replay] = {
 }
 
 
-def answer(engine: Engine, name: str, i: dict[str, Any]) -> Any:
+def answer(engine: Engine, name: str, i: dict[str, Any], **how: bool) -> Any:
     """attnroute's answer to one input, with an exception as the vectors write it."""
     try:
-        return REPLAYS[name](engine, i)
+        return REPLAYS[name](engine, i, **how)
     except EngineError as error:
         return {"error": error.kind, "text": str(error)}
 
@@ -310,7 +328,9 @@ def same(name: str, given: Any, expected: Any) -> bool:
     keys of which attnroute says nothing (named in PARTIAL) are left out.
     """
     if "error" in expected and isinstance(given, dict) and given.get("error") == expected["error"]:
-        if (expected["error"] in WORDLESS or expected["text"].startswith("unknown kv cache spec")) and "reasons" not in expected:
+        if (
+            expected["error"] in WORDLESS or expected["text"].startswith("unknown kv cache spec")
+        ) and "reasons" not in expected:
             return True
     for key in PARTIAL.get(name, ()):
         expected = {k: v for k, v in expected.items() if k != key}
@@ -321,7 +341,8 @@ WORDLESS = ("AssertionError", "ZeroDivisionError", "TypeError")
 PARTIAL = {"flashinfer_group": ("varlen_decode", "trtllm_dcp_prefill"), "flashinfer_graph": ("varlen_max_query",)}
 
 
-def mode(engine: Engine, kv: str) -> str:
+def mode(engine: Engine, kv: str | None) -> str:
+    """Quantisation mode of a KV dtype."""
     return mode_of(engine, kv)
 
 
@@ -335,10 +356,17 @@ def page_unification(engine: Engine, i: dict[str, Any]) -> Any:
 
 
 def grouping(engine: Engine, i: dict[str, Any]) -> Any:
+    if i.get("gcd"):
+        return {"gcd": approximate_gcd(i["gcd"]["values"], i["gcd"]["lower"] or 1)}
     found = make_groups(engine, _layers(engine, i), i["layout"], hybrid_manager=not i["no_hybrid_manager"])
     shown_groups = []
     for g in found:
-        out: dict[str, Any] = {"layers": list(g.layers), "block": g.block, "page_bytes": g.page_bytes, "kind": group_kind(engine, g)}
+        out: dict[str, Any] = {
+            "layers": list(g.layers),
+            "block": g.block,
+            "page_bytes": g.page_bytes,
+            "kind": group_kind(engine, g),
+        }
         if g.uniform:
             pages = [s.page for s in g.specs]
             out["layer_pages"] = pages if len(set(pages)) > 1 else pages[:1]
@@ -355,6 +383,8 @@ def capacity(engine: Engine, i: dict[str, Any]) -> Any:
     layers = retained(_layers(engine, i), i["lookahead_tokens"])
     groups = make_groups(engine, layers, i["layout"], hybrid_manager=not i["no_hybrid_manager"])
     check_partition(groups, layers)
+    if not groups:
+        return {"num_blocks": 1, "request_bytes": 0, "groups": []}
     count, number = len(layers.order), len(i["memory"])
     stages = [frozenset(n for n in range(count) if n * number // count == stage) for stage in range(number)]
     limits = Limits(i["max_model_len"], i["in_flight_tokens"], i["dcp"], i["mamba_cache_mode"], i["max_encoder_tokens"])
@@ -430,9 +460,7 @@ def flashinfer_group(engine: Engine, i: dict[str, Any]) -> Any:
 
 def flashinfer_graph(engine: Engine, i: dict[str, Any]) -> Any:
     specs = [spec_of(engine, s) for s in i["group"]]
-    levels = [
-        group_graph(engine, _group_facts(engine, i, s, i["model_q_heads"])) for s in specs if not s.is_state
-    ]
+    levels = [group_graph(engine, _group_facts(engine, i, s, i["model_q_heads"])) for s in specs if not s.is_state]
     if not specs:
         # A group without layers: nothing serves it.
         f = world_facts(engine, world(i), non_causal=i["non_causal"])
