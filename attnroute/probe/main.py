@@ -125,7 +125,8 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
     again = _preload()
     if again is not None:
         return again
-    records: list[dict[str, Any]] = []
+    known = Journal(journal_path(out)).read()
+    records = [known[case.id] for case in cases if case.id in known]
     if not args.time_only:
         seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
         jobs = args.jobs or min(12 * here.gpus, max(2, cpu_count() - 2))
@@ -138,7 +139,7 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
     write_capture(out, assemble(session, here, records, timings, bandwidth))
     if records:
         print(report.summary(records))
-    missing = 0 if args.time_only else len(cases) - len(records)
+    missing = len(cases) - len(records)
     print(f"capture in {out}" + (f"; {missing} cases not run yet, run again to go on" if missing else ""))
     return 1 if any(r["verdict"] == "contradicts" for r in records) else 0
 
@@ -146,28 +147,24 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
 def _timings(
     session: Session, args: argparse.Namespace, out: Path, end: float | None
 ) -> tuple[list[dict[str, Any]], float | None]:
-    if not (args.time or args.time_only):
-        return [], None
+    """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
     from attnroute.probe import timing_run
     from attnroute.probe.grid import shapes
 
+    journal = Journal(out.with_name(out.name + ".timings"))
+    if not (args.time or args.time_only):
+        return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
     grid = shapes()[: args.shapes]
     builds = timing_run.build_tasks(session, grid)
     warm = timing_run.warm_tasks(session, grid)
-    print(f"{len(grid)} shapes to time; compiling {len(builds)} modules, warming {len(warm)} kernels")
-    run_tasks(
-        [*builds, *warm],
-        {"build": max(1, cpu_count() // 2), "case": min(12, cpu_count())},
-        lambda _t, _r: None,
-        deadline=end,
-    )
-    bandwidth = timing_run.measure_bandwidth()
-    print(f"copy bandwidth {bandwidth:.0f} GB/s")
+    print(f"{len(grid)} shapes to time; compiling {len(builds)} modules, warming {len(warm)} kernels", flush=True)
+    slots = {"build": max(1, cpu_count() // 2), "case": min(12, cpu_count())}
+    run_tasks([*builds, *warm], slots, lambda _task, _result: None, deadline=end)
+    bandwidth = timing_run.bandwidth_of(journal) or timing_run.measure_bandwidth(journal)
+    print(f"copy bandwidth {bandwidth:.0f} GB/s", flush=True)
     progress = lambda done, of: print(f"timed {done} of {of} chunks", flush=True)  # noqa: E731
-    journal = Journal(out.with_name(out.name + ".timings"))
-    return timing_run.run_timings(
-        session, grid, journal, bandwidth_gbs=bandwidth, deadline=end, progress=progress
-    ), bandwidth
+    timing_run.run_timings(session, grid, journal, bandwidth_gbs=bandwidth, deadline=end, progress=progress)
+    return timing_run.timings_of(journal), bandwidth
 
 
 def assemble(

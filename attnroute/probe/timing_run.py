@@ -91,15 +91,29 @@ def _warm(session: Session, shape: Shape, entry: Entry) -> Result:
     return {"outcome": "ok"}
 
 
-def measure_bandwidth() -> float:
-    """GB/s of a large copy, in a process of its own."""
+def measure_bandwidth(journal: Journal) -> float:
+    """GB/s of a large copy, measured in a process of its own and written down; 0 if that failed."""
     answers: list[Result] = []
 
     def work() -> Result:
         return {"outcome": "ok", "gbs": round(copy_bandwidth(), 1)}
 
     run_tasks([Task("bandwidth", "case", work, 120)], {"case": 1}, lambda _task, result: answers.append(result))
-    return float(answers[0].get("gbs", 0.0))
+    found = float(answers[0].get("gbs", 0.0))
+    if found:
+        journal.append({"id": "bandwidth", "gbs": found, "timings": []})
+    return found
+
+
+def bandwidth_of(journal: Journal) -> float | None:
+    """The bandwidth that was written down."""
+    held = journal.read().get("bandwidth")
+    return None if held is None else float(held["gbs"])
+
+
+def timings_of(journal: Journal) -> list[dict[str, Any]]:
+    """All timings written down so far."""
+    return [timing for entry in journal.read().values() for timing in entry["timings"]]
 
 
 def run_timings(
@@ -110,8 +124,8 @@ def run_timings(
     bandwidth_gbs: float,
     deadline: float | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """All timings: those the journal holds, then each missing (pass, shape). A fault costs its chunk a retry."""
+) -> None:
+    """Times each (pass, shape) that the journal lacks and writes it there. A fault costs its chunk a retry."""
     for _ in range(4):
         known = journal.read()
         todo = [(p, s) for start in range(0, len(shapes), CHUNK) for p in PASSES for s in shapes[start : start + CHUNK]
@@ -132,7 +146,6 @@ def run_timings(
 
         if run_tasks(tasks, {"case": 1}, done, deadline=deadline):
             break
-    return [timing for entry in journal.read().values() for timing in entry["timings"]]
 
 
 def _chunk(session: Session, todo: Sequence[tuple[int, Shape]], journal: Journal, bandwidth_gbs: float) -> Result:
