@@ -156,7 +156,8 @@ def _by_default(plan: Plan) -> str:
 def _speed(plan: Plan) -> str:
     measured = sorted({use.kernel for _, _, use in uses(plan) if use.measured is not None})
     if not measured:
-        return f"nothing measured on {plan.arch}: order is the default, not a claim"
+        where = plan.arch if plan.prefill_arch is None else f"{plan.prefill_arch} and {plan.arch}"
+        return f"nothing measured on {where}: order is the default, not a claim"
     rest = sorted({use.kernel for _, _, use in uses(plan) if use.measured is None})
     return f"measured: {' '.join(measured)}" + (f"; by the default order: {' '.join(rest)}" if rest else "")
 

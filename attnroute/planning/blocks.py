@@ -16,8 +16,8 @@ _MORE = 3
 @dataclass(frozen=True, slots=True)
 class Need:
     """What one group asks of the blocks: bytes per token and layer, layers, the unit its block is a multiple of, and
-    for each context of the workload the tokens held and a function from block to blocks. Groups of equal `span` (window,
-    chunk, kind) hold the same tokens of every request.
+    for each context of the workload the tokens held and a function from block to blocks. Groups of equal `span` (kind,
+    window, chunk) hold the same tokens of every request.
     """
 
     bytes_per_token: int

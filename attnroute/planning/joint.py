@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from attnroute.registry.dims import GRAPH_LEVELS, LAYOUTS
 
 from .blocks import Blocks, Need, StateNeed, choose_blocks
-from .pages import fits, units
+from .pages import coarser, fits, units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    from attnroute.registry.sets import IntSet
 
     from .options import Option
 
@@ -100,7 +98,7 @@ def solve(
     levels = sorted({0, *(rank for rank in asks)}, reverse=True)
     memo: dict[tuple[int, ...], Blocks | None] = {}
     best: tuple[tuple[float, int, int], Joint] | None = None
-    for place, name in enumerate(LAYOUTS if layout is None else (layout,)):
+    for place, name in enumerate(_layouts(classes) if layout is None else (layout,)):
         unbound: float | None = None
         for level in (0, *levels[:-1]):
             menus = [_menu(c, name, level, granule, asked_block, slack, one_kernel) for c in classes]
@@ -120,6 +118,13 @@ def solve(
             if level and unbound is not None and least <= unbound + 1e-12:
                 break
     return None if best is None else best[1]
+
+
+def _layouts(classes: Sequence[GroupClass]) -> tuple[str, ...]:
+    """The layouts worth trying: the first of the catalogue alone, if every kernel reads it as well as any other."""
+    first = LAYOUTS[0]
+    options = (o for c in classes for p in c.phases for o in p.options)
+    return (first,) if all(o.layouts is None or first in o.layouts for o in options) else LAYOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +147,14 @@ def _menu(
         fitting = _within_slack([o for o in phase.options if _suits(o, phase, layout, level, asked)], slack)
         if not fitting and phase.options and (level or not phase.optional):
             return []
-        firsts: dict[tuple[IntSet | None, str | None], Option | None] = {}
+        kept: list[Option | None] = []
         for option in fitting:
-            firsts.setdefault((option.pages if phase.paged else None, option.name if one_kernel else None), option)
+            beaten = (o for o in kept if o is not None and (not one_kernel or o.name == option.name))
+            if not any(not phase.paged or coarser(option.pages, o.pages) for o in beaten):
+                kept.append(option)
         if not fitting or (one_kernel and phase.optional and not level):
-            firsts[None, None] = None
-        per_phase.append(list(firsts.values()))
+            kept.append(None)
+        per_phase.append(kept)
     entries: list[_Entry] = []
     for picks in product(*per_phase):
         if one_kernel and _two_kernels(item, picks):

@@ -113,6 +113,12 @@ def _smallest(pages: IntSet) -> tuple[int, ...]:
     return tuple(kept)
 
 
+@lru_cache(maxsize=4096)
+def coarser(pages: IntSet, than: IntSet) -> bool:
+    """Whether every block that suits `pages` suits `than` as well."""
+    return all(any(page % fine == 0 for fine in _smallest(than)) for page in _smallest(pages))
+
+
 def fits(pages: IntSet, block: int) -> bool:
     """Whether a block can be read in pages of the set: one of them divides it."""
     return pages.is_any or largest_page(pages, block) is not None

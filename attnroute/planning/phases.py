@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnroute.dispatch.request import request_for
 from attnroute.errors import UnservedError, UsageError
+from attnroute.models.dtypes import PER_TOKEN_HEAD
 
 from .joint import PhaseNeed
 from .options import Option, options_for
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
 
     from .workload import Workload
+
+
+#: The obligation (calls.yaml) of rows that read a cache with scales per token and head.
+_SCALES_CALL = "kv-scales-per-token-head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,11 @@ def phase_need(group: KVGroup, names: tuple[str, ...], phase: str, setting: Sett
                 f"{' '.join(names)}: prompts run on packed K and V ({options[0].kernel}), since no kernel reads them"
                 " from pages; chunked prefill and prefix caching are not possible [storage]"
             )
+    if PER_TOKEN_HEAD in group.traits and not setting.allow_unknown and options:
+        options = tuple(o for o in options if _SCALES_CALL in o.calls)
+        words = f"{' '.join(names)}: {group.kv} with scales per token and head: no row says that it reads them [undeclared]"
+        if not options and words not in setting.fallbacks:
+            setting.fallbacks.append(words)
     options = _directed(options, names, phase, request, setting)
     k = q_len_of(group, phase, setting.speculative)
     level = None if phase == "prefill" else "uniform" if (k or 1) > 1 else "uniform1"

@@ -86,6 +86,10 @@ def plan(
     everything = (*groups, *draft)
     _check(everything, block_size, num_speculative_tokens, kv_memory, max_model_len, dcp)
     arch = registry.arch_id(decode_arch or arch)
+    directions = parse_directions(force, "force"), parse_directions(prefer, "prefer")
+    if engine != "generic" and (any(directions) or one_kernel or prefill_arch is not None):
+        words = "force, prefer, one_kernel and prefill_arch belong to attnroute's own policy"
+        raise UsageError(f"{words}; engine {engine} follows its own rules", code="engine-rules")
     if engine == "generic":
         decode_side = Side(arch, resolve_packages(registry, arch, packages))
     else:
@@ -98,8 +102,10 @@ def plan(
     setting = Setting(
         registry, decode_side, prefill_side, workload or Workload(), num_speculative_tokens, dcp, slack, min_evidence,
         allow_unknown, strict_versions, tuple(sorted((environment or {}).items())), tuple(cannot),
-        parse_directions(force, "force"), parse_directions(prefer, "prefer"), one_kernel,
+        *directions, one_kernel,
     )  # fmt: skip
+    if not num_speculative_tokens and any(g.role == "draft" for g in everything):
+        setting.fallbacks.append("a drafter without num_speculative_tokens: its step is planned for one token")
     asked = {
         "block_size": block_size, "num_speculative_tokens": num_speculative_tokens, "max_model_len": max_model_len,
         "kv_memory": kv_memory, "prefix_caching": prefix_caching, "dcp": dcp, "tp": tp,

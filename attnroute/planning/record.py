@@ -124,10 +124,11 @@ class Notes:
 class Plan:
     """A model's kernels, pages and blocks on one architecture. Read-only; equal plans have equal digests.
 
-    `block_size` is the smallest block of the target's groups in tokens, `manager_block` the tokens that are whole blocks
-    in every group, `page_bytes` one layer's block in bytes where it is the same in all groups. `layout` is NHD or HND, `graph_level` the highest CUDA-graph level that every group's captured
-    kernels reach. `mamba` and `kv` are those of `mamba_json` and `kv_json` in capacity.py. `cost` says what the
-    choice weighs. `arch` is that of decoding, `prefill_arch` that of prompts if it differs.
+    `block_size` is the smallest block of the target's groups in tokens, `manager_block` the tokens that are whole
+    blocks in every group, `page_bytes` one layer's block in bytes where all groups have the same. `layout` is NHD or
+    HND, `graph_level` the highest CUDA-graph level that every group's captured kernels reach. `mamba` and `kv` are those
+    of `mamba_json` and `kv_json` in capacity.py. `cost` says what the choice weighs. `arch` is that of decoding,
+    `prefill_arch` that of prompts if it differs.
     """
 
     arch: str
@@ -217,7 +218,9 @@ class Plan:
 
     @staticmethod
     def from_json(data: Mapping[str, Any] | str) -> Plan:
-        """The plan that `to_json` wrote (a mapping, or its text): equal to it, with the same digest."""
+        """The plan that `to_json` wrote (a mapping, or its text): equal to it, with the same digest. Keys that a plan
+        does not have (the command line adds some) are passed over.
+        """
         if isinstance(data, str):
             data = json.loads(data)
         assert not isinstance(data, str)
@@ -229,7 +232,8 @@ class Plan:
                 data["graphs"],
             )
             apart = ("groups", "warnings", "runner_up", "graphs")
-            rest = {k: v for k, v in data.items() if k not in apart}
+            known = Plan.__dataclass_fields__
+            rest = {k: v for k, v in data.items() if k in known and k not in apart}
             groups = tuple(PlanGroup.from_json(g) for g in data["groups"])
             return Plan(**rest, groups=groups, _explain=lambda: notes)
         except (KeyError, TypeError) as error:

@@ -111,11 +111,9 @@ FOUNDING = [QWEN, "--draft", DRAFTER, "--num-speculative-tokens", "7", "--arch",
 
 def rows(out: str) -> dict[str, list[str]]:
     """The comparison by its first column."""
-    found = {}
-    for line in out.splitlines()[out.splitlines().index(next(x for x in out.splitlines() if x.startswith("COMPARE"))) :]:
-        name, *cells = [cell for cell in line.split("  ") if cell.strip()]
-        found[name.strip()] = [cell.strip() for cell in cells]
-    return found
+    lines = out[out.index("COMPARE") :].split("\n\n", maxsplit=1)[0].splitlines()
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
+    return {name: rest for name, *rest in cells}
 
 
 def test_both_columns_of_the_founding_table(capsys: pytest.CaptureFixture[str]) -> None:

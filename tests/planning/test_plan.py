@@ -245,6 +245,24 @@ def test_a_drafter_has_its_kernel_under_draft() -> None:
     assert group.served
 
 
+def test_what_the_tables_do_not_know_is_not_chosen() -> None:
+    """fp8 with a scale per token and head: the tables know plain fp8 alone."""
+    group = KVGroup("g", 128, 8, 8, kv_dtype="fp8_e4m3", traits=("per_token_head_scales",))
+    made = plan([group], "sm100", FLASHINFER)
+    assert not made.served
+    assert any("scales per token and head" in w for w in made.warnings)
+    assert plan([group], "sm100", FLASHINFER, allow_unknown=True).served
+    packed = plan([KVGroup("g", 128, 32, 8, kv_dtype="nvfp4")], "sm100", FLASHINFER)
+    assert packed.served
+    assert packed.groups[0].page_bytes == (packed.block_size or 0) * 8 * (128 + 128 // 8)
+
+
+def test_a_drafter_without_tokens_is_said() -> None:
+    drafter = KVGroup("draft", 128, 8, 8, role="draft", causal=False)
+    made = plan([KVGroup("full", 128, 8, 8), drafter], "sm100", FLASHINFER)
+    assert any("planned for one token" in w for w in made.warnings)
+
+
 def test_for_layer() -> None:
     made = plan(model("gemma-4-26b-a4b").groups, "sm120", OLD)
     layer = made.groups[1].layers[0]

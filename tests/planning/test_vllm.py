@@ -99,6 +99,8 @@ def test_too_little_memory_is_the_engine_s_own_error() -> None:
 
 
 def test_refused_words() -> None:
+    with pytest.raises(UsageError, match="engine vllm follows its own rules"):
+        qwen(force="xqa")
     with pytest.raises(UsageError, match="only model-wide"):
         qwen(compare="modelwide")
     with pytest.raises(UsageError, match="name it with engine"):
