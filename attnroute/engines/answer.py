@@ -12,6 +12,7 @@ from attnroute.engines.spec import request_pages
 from attnroute.engines.world import head_size
 
 if TYPE_CHECKING:
+    from attnroute.engines.spec import CacheSpec
     from attnroute.engines.steps import Member, Steps
 
 
@@ -79,7 +80,7 @@ def _group(steps: Steps, member: Member) -> EngineGroup:
         precluded=() if selection is None else selection.precluded,
         block=spec.block if spec is not None and kept else 0,
         kernel_page=member.kernel_page,
-        page_bytes=spec.page if spec is not None and kept else 0,
+        page_bytes=_page(spec) if spec is not None and kept else 0,
         unpadded_bytes=spec.unpadded if spec is not None and kept else 0,
         blocks_per_request=_pages(steps, member),
         graph_level="none" if plan is None else plan.graph,
@@ -89,6 +90,11 @@ def _group(steps: Steps, member: Member) -> EngineGroup:
         kv=member.kv,
         notes=() if plan is None else plan.notes,
     )
+
+
+def _page(spec: CacheSpec) -> int:
+    """The page as it is asked for, be it too small (then an error says so)."""
+    return spec.unpadded if spec.padded is None else spec.padded
 
 
 def _made(steps: Steps, n: int) -> MadeGroup:

@@ -181,9 +181,9 @@ def check_memory(engine: Engine, groups: Sequence[CacheGroup], per_block: int, m
     estimate = f"Based on the available memory, the estimated maximum model length is {most}. " if most > 0 else ""
     raise EngineError(
         f"To serve at least one request with the model's max seq len ({limits.max_model_len}), ({_gib(needed)} GiB KV "
-        f"cache is needed, which is larger than the available KV cache memory ({_gib(memory)} GiB). {estimate}Try increasing "
-        "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing `max_model_len` "
-        f"when initializing the engine. {_ADVICE}"
+        f"cache is needed, which is larger than the available KV cache memory ({_gib(memory)} GiB). {estimate}Try "
+        "increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+        f"`max_model_len` when initializing the engine. {_ADVICE}"
     )
 
 

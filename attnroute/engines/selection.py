@@ -15,7 +15,7 @@ _SHARED = ("head", "dtype", "kv", "compute", "window", "rswa")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The backend of a layer, the reasons of those tried that cannot serve it, those that only --block-size ruled out."""
+    """A layer's backend, the reasons of those tried that cannot serve it, those that only --block-size ruled out."""
 
     backend: Backend
     reasons: Mapping[str, tuple[str, ...]]

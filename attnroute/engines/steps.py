@@ -155,8 +155,8 @@ class Steps:
             if member.selection.precluded:
                 names = ", ".join(member.selection.precluded)
                 self.warnings.append(
-                    f"--block-size {self.options.block_size} precluded higher-priority backend(s) {names} for {g.name}. "
-                    f"Using {member.selection.backend.label} instead, which may result in reduced performance."
+                    f"--block-size {self.options.block_size} precluded higher-priority backend(s) {names} for {g.name}."
+                    f" Using {member.selection.backend.label} instead, which may result in reduced performance."
                 )
 
     def backend(self, member: Member) -> Backend:
@@ -172,7 +172,8 @@ class Steps:
         found: dict[tuple[str, tuple[Size, ...]], blocks.Asked] = {}
         for member in self.members:
             for backend in (self.backend(member), *self.indexer(member)):
-                facts = self.size_facts(member)
+                # Afterwards, as shipped, the one configuration of the engine is asked, the target's, for drafters too.
+                facts = self.size_facts(member) if self.per_layer else model_size_facts(self.engine, self.world)
                 key = (backend.name, blocks.declared_sizes(backend, facts) if self.per_layer else ())
                 found.setdefault(key, (backend, facts))
         return tuple(found.values())

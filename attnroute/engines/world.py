@@ -24,7 +24,7 @@ def capability(compute_capability: str) -> tuple[int, int]:
 
 
 def kv_name(engine: Engine, group: KVGroup, cache_dtype: str = "auto") -> str:
-    """The engine's name for a group's KV dtype: `auto` for the model's own, --kv-cache-dtype where it means the same."""
+    """The engine's name for a group's KV dtype: `auto` for the model's own, --kv-cache-dtype where that is meant."""
     if group.kv == group.dtype:
         return "auto"
     trait = next((t for t in group.traits if t.endswith("_scales")), None)

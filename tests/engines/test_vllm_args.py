@@ -42,9 +42,12 @@ def test_variables_and_ignored_flags() -> None:
 
 def test_json_short_and_dotted_flags() -> None:
     found = parse(
-        'vllm serve M -tp 4 -dcp=2 --attention-config \'{"backend_per_kind": {"sliding_window": "FLASH_ATTN"}, "flash_attn_version": 3}\' '
-        '--attention-config.use_trtllm_attention false --speculative-config \'{"method": "dflash", "model": "D", "num_speculative_tokens": 7}\' '
-        "--kv-cache-dtype-skip-layers 0 31 sliding_window --no-enable-prefix-caching --block-size=64 --max-model-len 128k "
+        "vllm serve M -tp 4 -dcp=2 --attention-config "
+        '\'{"backend_per_kind": {"sliding_window": "FLASH_ATTN"}, "flash_attn_version": 3}\' '
+        "--attention-config.use_trtllm_attention false --speculative-config "
+        '\'{"method": "dflash", "model": "D", "num_speculative_tokens": 7}\' '
+        "--kv-cache-dtype-skip-layers 0 31 sliding_window --no-enable-prefix-caching --block-size=64 "
+        "--max-model-len 128k "
         "--max-num-batched-tokens 4096"
     )
     options = found.options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,12 @@ from attnroute.engines.vllm import plan_groups
 from attnroute.engines.vllm_args import parse
 from attnroute.errors import AttnrouteError
 from attnroute.models import read_model
+from tests.engines import inputs, replay_blocks, vectors
+from tests.vectors import load
 
 ROOT = Path(__file__).parents[2]
 
 
-def _vectors() -> Any:
-    spec = importlib.util.spec_from_file_location("engine_vectors_cases", Path(__file__).parent / "vectors.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-vectors = _vectors()
-load = vectors.load_module()
 CASES = [
     pytest.param(case, id=f"{case['id']}")
     for path in sorted((ROOT / "tests" / "cases").glob("vllm_*.yaml"))
@@ -60,7 +50,7 @@ def rows(_engine: Engine, w: dict[str, Any]) -> Any:
 
 def rejects_kv(engine: Engine, w: dict[str, Any]) -> Any:
     defaults = load.document("validate_configuration")["defaults"]
-    every = [vectors.validate_configuration(engine, {**defaults, **w, "kv": kv})["reasons"] for kv in w["kv"]]
+    every = [replay_blocks.validate_configuration(engine, {**defaults, **w, "kv": kv})["reasons"] for kv in w["kv"]]
     return {"rejected": "all" if all(every) else every}
 
 
@@ -76,9 +66,14 @@ def hybrid(engine: Engine, w: dict[str, Any]) -> Any:
             product *= n
         size += product
     cache = align.ModelCache(
-        asked=((backend, facts),), kv=token.get("kv", "auto"), dtype="bf16", head=token["head"], kv_heads=token["heads"], hybrid=True,
+        asked=((backend, facts),),
+        kv=token.get("kv", "auto"),
+        dtype="bf16",
+        head=token["head"],
+        kv_heads=token["heads"],
+        hybrid=True,
         state_bytes=size,
-    )  # fmt: skip
+    )
     assert declared_sizes(backend, facts)
     found = align.align_hybrid(engine, cache, align.BlockState(w["block"]))
     page = found.mamba_page_padded or size
@@ -86,19 +81,19 @@ def hybrid(engine: Engine, w: dict[str, Any]) -> Any:
 
 
 def longest(engine: Engine, w: dict[str, Any]) -> Any:
-    specs = [vectors.spec_of(engine, s) for s in w["specs"]]
+    specs = [inputs.spec_of(engine, s) for s in w["specs"]]
     groups = make_groups(engine, Layers(tuple(specs), (0,) * w["layers"]), "LBNHC")
     per_block = capacity.bytes_per_block(groups, "LBNHC")
     return {"longest": capacity.longest(engine, groups, per_block, w["memory"], Limits(w["max_model_len"], 8192))}
 
 
 def pages(engine: Engine, w: dict[str, Any]) -> Any:
-    spec = vectors.spec_of(engine, w["spec"])
+    spec = inputs.spec_of(engine, w["spec"])
     return {"pages": request_pages(engine, spec, Limits(w["max_model_len"], w["in_flight"]))}
 
 
 def scheduler_block(engine: Engine, w: dict[str, Any]) -> Any:
-    spec = vectors.spec_of(engine, {})
+    spec = inputs.spec_of(engine, {})
     groups = [CacheGroup((n,), (replace(spec, block=b),)) for n, b in enumerate(w["blocks"])]
     return {"scheduler": capacity.block_sizes(groups, 1, w["blocks"][0], hashing=False, connector=False, unit=None)[0]}
 
@@ -128,9 +123,13 @@ def plan(_engine: Engine, w: dict[str, Any]) -> Any:
     for g in found.groups:
         decode = g.phases.get("decode")
         said["groups"][g.name] = {
-            "backend": g.backend, "fa_version": g.fa_version, "block": g.block, "kernel_page": g.kernel_page,
-            "decode": decode.kernel if decode else None, "note": " ".join(g.notes),
-        }  # fmt: skip
+            "backend": g.backend,
+            "fa_version": g.fa_version,
+            "block": g.block,
+            "kernel_page": g.kernel_page,
+            "decode": decode.kernel if decode else None,
+            "note": " ".join(g.notes),
+        }
     return said
 
 
@@ -140,9 +139,16 @@ def replace_traits(group: KVGroup) -> KVGroup:
 
 
 OWN = {
-    "fa_impl": fa_impl, "rows": rows, "rejects_kv": rejects_kv, "hybrid": hybrid, "longest": longest, "request_pages": pages,
-    "scheduler_block": scheduler_block, "arguments": arguments, "plan": plan,
-}  # fmt: skip
+    "fa_impl": fa_impl,
+    "rows": rows,
+    "rejects_kv": rejects_kv,
+    "hybrid": hybrid,
+    "longest": longest,
+    "request_pages": pages,
+    "scheduler_block": scheduler_block,
+    "arguments": arguments,
+    "plan": plan,
+}
 
 
 def answer(case: dict[str, Any]) -> Any:

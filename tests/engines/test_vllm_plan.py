@@ -180,12 +180,17 @@ def test_padding_is_never_negative_and_pages_divide_blocks() -> None:
         heads = rng.choice([1, 2, 4, 8])
         groups = [
             KVGroup(
-                f"g{n}", rng.choice([64, 128, 256, 512]), heads * rng.choice([1, 4, 8]), heads,
-                sliding_window=rng.choice([None, None, 1024]), layers=[f"model.layers.{n * 10 + k}.attn" for k in range(rng.randrange(1, 5))],
-                sinks=rng.random() < 0.1, kv_dtype=rng.choice(["auto", "auto", "fp8_e4m3"]),
+                f"g{n}",
+                rng.choice([64, 128, 256, 512]),
+                heads * rng.choice([1, 4, 8]),
+                heads,
+                sliding_window=rng.choice([None, None, 1024]),
+                layers=[f"model.layers.{n * 10 + k}.attn" for k in range(rng.randrange(1, 5))],
+                sinks=rng.random() < 0.1,
+                kv_dtype=rng.choice(["auto", "auto", "fp8_e4m3"]),
             )
             for n in range(rng.randrange(1, 4))
-        ]  # fmt: skip
+        ]
         for head_size in ("per-layer", "as-shipped"):
             options = EngineOptions(head_size=head_size, max_model_len=8192, kv_memory=rng.randrange(1 << 28, 1 << 36))
             found = plan_groups(groups, rng.choice(["sm90", "sm100", "sm120"]), options=options)

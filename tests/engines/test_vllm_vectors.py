@@ -1,8 +1,7 @@
-"""vLLM 0.33.0's own functions answered these inputs; attnroute answers the same, apart from what differences.yaml lists."""
+"""What vLLM 0.33.0's own functions answered, attnroute answers too, apart from what differences.yaml lists."""
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,11 @@ from attnroute.dispatch.group import KVGroup
 from attnroute.dispatch.route import route
 from attnroute.engines.data import Engine, load_engine
 from attnroute.registry.registry import default_registry
+from tests.engines import inputs, vectors
+from tests.vectors import load
 
 HERE = Path(__file__).parent
 DIFFERENCES: list[dict[str, Any]] = yaml.safe_load((HERE / "differences.yaml").read_text())
-
-
-def _module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"engine_{name}", HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-vectors = _module("vectors")
-load = vectors.load_module()
 
 
 @cache
@@ -45,7 +33,7 @@ def _label(name: str, given: dict[str, Any], expected: Any) -> dict[str, Any]:
     words["tall_head"] = isinstance(given.get("head"), int) and 256 < given["head"] <= 512
     words["accepted"] = isinstance(expected, dict) and expected.get("reasons") == []
     if "kv" in given:
-        mode = vectors.mode
+        mode = inputs.mode
         own = mode(engine(), given["kv"]) != mode(engine(), given["cache_dtype"])
         words["own_head_or_dtype"] = given["head"] != given["model_head_size"] or own
     return words
@@ -99,7 +87,7 @@ def test_admitted_heads_that_no_row_serves() -> None:
     for given, expected in load.load(difference["vectors"]):
         if not _matches(difference["where"], _label(difference["vectors"], given, expected)):
             continue
-        facts = vectors.layer_facts(rules, given).but({"hd256_aware": True})
+        facts = inputs.layer_facts(rules, given).but({"hd256_aware": True})
         version = rules.tables["flash_attention_impl"].answer(facts).value
         if version != 2:
             continue
