@@ -15,7 +15,7 @@ from typing import Any
 from attnroute.dispatch.group import KVGroup
 from attnroute.dispatch.packages import Packages
 from attnroute.dispatch.request import Request
-from tests.second_evaluator import FEATURES, LEVELS, STRENGTHS, Tables, as_set, public
+from tests.second_evaluator import FEATURES, LEVELS, STEPS, STRENGTHS, Tables, public
 
 DTYPES = ("fp16", "bf16", "fp32", "fp8_e4m3", "fp8_e5m2", "nvfp4", "int8")
 POOLS: dict[str, tuple[Any, ...]] = {
@@ -77,7 +77,7 @@ def _question(random: Random, tables: Tables, arch: str, row: dict[str, Any]) ->
     seen = [public(v) for v in row["seen"]]
     packages[provider] = random.choice(seen) if random.random() < 0.6 else random.choice(versions(tables, provider))
     if random.random() < 0.2:
-        boxes = [box for box in tables.traps[arch] if provider in box["package"]] + row["sets"]["holes"]
+        boxes = [box for box in tables.traps[arch] if provider in box["package"]] + row["holes"]
         edges = [end for box in boxes for end in box["versions"].split("..")]
         packages[provider] = random.choice([e for e in edges if e] or seen)
     if random.random() < 0.03:
@@ -112,27 +112,28 @@ def ordered(found: frozenset[Any]) -> tuple[list[Any], list[Any]]:
     return whole, [v for v in whole if not isinstance(v, int) or v <= 1024] or whole
 
 
-def pick(random: Random, dim: str, value: Any) -> Any:
+def pick(random: Random, held: frozenset[Any]) -> Any:
     """A member of a set: often its ends, else any that is not huge."""
-    found, small = ordered(as_set(dim, value))
+    found, small = ordered(held)
     return random.choice((found[0], small[-1], random.choice(small), random.choice(small[:4])))
 
 
 def inside(random: Random, row: dict[str, Any]) -> dict[str, Any]:
     """A question that the row holds."""
     kinds = listed(row.get("kind", "gqa"))
-    ask: dict[str, Any] = {"kind": random.choice(kinds), "dcp": 1, "features": {}, "env": {}, "cannot": ()}
+    ask: dict[str, Any] = dict.fromkeys(STEPS) | {"dcp": 1, "features": {}, "env": {}, "cannot": ()}
+    ask["kind"] = random.choice(kinds)
     ask["phase"], ask["storage"] = random.choice(listed(row["phase"])), random.choice(listed(row["storage"]))
     reads = random.choice(sorted(row["dtypes"]))
     ask["kv"] = random.choice(row["dtypes"][reads])
     ask["q"] = random.choice(("bf16", "fp16", reads)) if reads.startswith("fp8") else reads
     for dim in ("head_dim", "latent", "rope", "nope", "group_ratio", "page"):
-        ask[dim] = pick(random, dim, row[dim]) if dim in row else None
+        ask[dim] = pick(random, row["sets"][dim]) if dim in row else None
     if ask["page"] is not None and row["page"] == "any":
         ask["page"] = random.choice(POOLS["page"])
     if row["group_ratio"] == "any":
         ask["group_ratio"] = random.choice(POOLS["group_ratio"])
-    lengths = ordered(as_set("q_len", row.get("q_len", 1)))[0][:8]
+    lengths = ordered(row["sets"]["q_len"])[0][:8]
     wanted = [n for n in lengths if (n == 1) == (ask["phase"] == "decode")] or lengths
     ask["q_len"] = None if ask["phase"] == "prefill" and random.random() < 0.8 else random.choice(wanted)
     if random.random() < 0.4:
@@ -141,7 +142,7 @@ def inside(random: Random, row: dict[str, Any]) -> dict[str, Any]:
         ask["layout"] = random.choice(listed(row["layout"]))
     if random.random() < 0.3 and row.get("cuda_graph") in LEVELS:
         ask["cuda_graph"] = random.choice(LEVELS[: LEVELS.index(row["cuda_graph"]) + 1])
-    for name in (*FEATURES, "lse"):
+    for name in FEATURES:
         has = row["features"].get(name, "unknown")
         odds = 0.02 if has in ("unknown", False) else 0.5 if has == "required" else 0.15
         if random.random() < odds:
@@ -154,16 +155,17 @@ def inside(random: Random, row: dict[str, Any]) -> dict[str, Any]:
 def into_box(random: Random, tables: Tables, arch: str, row: dict[str, Any], ask: dict[str, Any]) -> None:
     """Moves a question into an exclusion of the row or a trap of its kernel."""
     traps = [t for t in tables.traps[arch] if (t["kernel"], *t["package"]) == (row["kernel"], *row["package"])]
-    if not (boxes := row["exclusions"] + traps):
+    if not (boxes := row["holes"] + traps):
         return
-    for dim, value in random.choice(boxes)["where"].items():
+    box = random.choice(boxes)
+    for dim, value in box["where"].items():
         if dim == "features":
             ask["features"] |= {name: True for name, asked in value.items() if asked}
         elif dim == "dtypes":
             ask["q"] = random.choice(sorted(value))
             ask["kv"] = random.choice(value[ask["q"]])
         else:
-            ask[dim] = pick(random, dim, value)
+            ask[dim] = pick(random, box["sets"][dim])
 
 
 def change(random: Random, ask: dict[str, Any], dim: str) -> None:
@@ -173,7 +175,7 @@ def change(random: Random, ask: dict[str, Any], dim: str) -> None:
         ask[dim] = max(1, value + random.choice((-16, -1, 1, 8, 16)))
     else:
         ask[dim] = random.choice(POOLS[dim])
-    extra = random.choice((*FEATURES, "lse", *[None] * 12))
+    extra = random.choice((*FEATURES, *[None] * 12))
     if extra:
         ask["features"][extra] = random.choice((True, "bf16", "fp32", "fp16")) if extra == "sinks" else True
 

@@ -51,7 +51,7 @@ def seen_by_second(tables: Tables, question: Question) -> dict[tuple[str, str], 
     found = {}
     for key, verdict in tables.answer(question.arch, question.ask, question.packages, question.complete).items():
         accepted = verdict["status"] == "accepted"
-        pages, row = (verdict["pages"], verdict["row"]["sets"]["id"]) if accepted else (None, None)
+        pages, row = (verdict["pages"], verdict["row"]["id"]) if accepted else (None, None)
         found[key] = (verdict["status"], verdict["code"], pages, row)
     return found
 
@@ -72,7 +72,7 @@ def test_two_evaluators_agree() -> None:
             rows.update([(answer[3], provider)] if answer[3] else [])
             if answer != second[kernel, provider]:
                 differ.append(f"{question}\n  {kernel}@{provider}\n  {answer}\n  {second[kernel, provider]}")
-    everything = {(row["sets"]["id"], *row["package"]) for arch in tables.rows for row in tables.rows[arch]}
+    everything = {(row["id"], *row["package"]) for arch in tables.rows for row in tables.rows[arch]}
     print(f"{served} of {COUNT} served, {routed} through route(); {len(rows)} of {len(everything)} rows accepted one")
     print("codes:", ", ".join(f"{code} {count}" for code, count in codes.most_common()))
     assert not differ, f"{len(differ)} differ, first:\n" + "\n".join(differ[:3])

@@ -59,7 +59,7 @@ def test_no_decision_violates_its_row(question: Question) -> None:
     """The row holds every fixed dimension, and pages are the row's less the holes; no trap of the version holds it."""
     ask = dict.fromkeys(("topk", "layout", "cuda_graph")) | question.ask
     for key, answer in accepted(answered(question)).items():
-        (row,) = (r for r in TABLES.rows[question.arch] if (r["sets"]["id"], *r["package"]) == (answer.row, key[1]))
+        (row,) = (r for r in TABLES.rows[question.arch] if (r["id"], *r["package"]) == (answer.row, key[1]))
         for dim in (
             "kind",
             "phase",
