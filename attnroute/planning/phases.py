@@ -123,7 +123,8 @@ def phase_need(group: KVGroup, names: tuple[str, ...], phase: str, setting: Sett
             )
     if PER_TOKEN_HEAD in group.traits and not setting.allow_unknown and options:
         options = tuple(o for o in options if _SCALES_CALL in o.calls)
-        words = f"{' '.join(names)}: {group.kv} with scales per token and head: no row says that it reads them [undeclared]"
+        title = f"{' '.join(names)}: {group.kv} with scales per token and head"
+        words = f"{title}: no row says that it reads them [undeclared]"
         if not options and words not in setting.fallbacks:
             setting.fallbacks.append(words)
     options = _directed(options, names, phase, request, setting)

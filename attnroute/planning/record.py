@@ -126,8 +126,8 @@ class Plan:
 
     `block_size` is the smallest block of the target's groups in tokens, `manager_block` the tokens that are whole
     blocks in every group, `page_bytes` one layer's block in bytes where all groups have the same. `layout` is NHD or
-    HND, `graph_level` the highest CUDA-graph level that every group's captured kernels reach. `mamba` and `kv` are those
-    of `mamba_json` and `kv_json` in capacity.py. `cost` says what the choice weighs. `arch` is that of decoding,
+    HND, `graph_level` the highest CUDA-graph level that every group's captured kernels reach. `mamba` and `kv` are
+    those of `mamba_json` and `kv_json` in capacity.py. `cost` says what the choice weighs. `arch` is that of decoding,
     `prefill_arch` that of prompts if it differs.
     """
 

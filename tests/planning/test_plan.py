@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from attnroute import KVGroup, UnservedError, UsageError, plan
+from attnroute import KVGroup, UnservedError, UsageError, load_registry, plan
 from attnroute.planning.plan import Plan, Workload
 from tests.planning.models import FLASHINFER, OLD, model
 
@@ -186,6 +187,18 @@ def test_different_machines_that_share_nothing_say_what_conflicts() -> None:
     target = KVGroup("full", 256, 16, 4)
     with pytest.raises(UnservedError, match=r"full in decode \(fa4\) would take 128"):
         plan([target], "sm100", {"vllm": "0.33.0"}, prefill_arch="sm90", block_size=48, force="fa4")
+
+
+def test_different_machines_without_a_common_layout_name_both() -> None:
+    registry = load_registry()
+    for arch, layout in (("sm90", "NHD"), ("sm100", "HND")):
+        table = registry.table(arch)
+        table.rows = tuple(replace(row, dims={**row.dims, "layout": [layout]}) for row in table.rows)
+    with pytest.raises(UnservedError) as caught:
+        plan([KVGroup("full", 128, 16, 4)], "sm100", FLASHINFER, prefill_arch="sm90", registry=registry)
+    assert caught.value.code == "no-common-layout"
+    assert "full in decode on sm100 takes HND (trtllm_gen" in str(caught.value)
+    assert "full in prefill on sm90 takes NHD (native_fa3" in str(caught.value)
 
 
 def test_capacity_follows_prefix_caching_drafts_and_dcp() -> None:
