@@ -86,6 +86,10 @@ def plan_kernels(
     use = _use(name, label, page, q_dtype)
     wanted = PHASES if not kernels.get("decode_only") else ("decode", "verify", "draft")
     phases = {phase: use if phase in wanted else None for phase in _phases_of(group)}
+    if spec.kind == "mla" and group.kind == "mla":
+        # Dense MLA decodes on the latent, but its prompts run as plain attention on another kernel.
+        prompt = engine.tables["mla_prefill"].answer(facts).value
+        phases["prefill"] = None if prompt is None else _use(None, f"MLA prefill {prompt}", None, group.dtype)
     graph = first_use(backend.data.get("graph", []), facts, otherwise="none")
     return GroupPlan(phases, version, graph, _threshold(backend, facts, spec_tokens, world.dcp), notes)
 

@@ -42,7 +42,8 @@ class EngineOptions:
     does by itself (two sites of four). `fa_built` and `cubins` describe the machine: FlashAttention versions that are
     compiled in, NVIDIA's kernel binaries reachable. `model_type` is the config's, for hooks that vLLM has for single
     models; `model_head` is the head size of its configuration (None: the first group's). `key_dim` is the key dim of
-    its linear layers. `max_model_len` and `encoder_tokens` are in tokens.
+    its linear layers. `mla_v` is the v_head_dim of an MLA model (None: as its nope part).
+    `max_model_len` and `encoder_tokens` are in tokens.
     """
 
     block_size: int | None = None
@@ -73,6 +74,7 @@ class EngineOptions:
     kv_connector: bool = False
     model_head: int | None = None
     key_dim: int | None = None
+    mla_v: int | None = None
     encoder_tokens: int = 0
 
 

@@ -99,7 +99,7 @@ def make_world(
         pcp=options.pcp,
         mla_nope=mla.nope if mla else None,
         mla_rope=mla.rope if mla else None,
-        mla_v=(mla.head_dim_v or mla.nope) if mla else None,
+        mla_v=(options.mla_v or mla.nope) if mla else None,
         mla_lora=mla.latent if mla else None,
         index_topk=mla.topk if mla else None,
         kv_connector=options.kv_connector,

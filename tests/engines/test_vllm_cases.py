@@ -129,6 +129,7 @@ def plan(_engine: Engine, w: dict[str, Any]) -> Any:
             "kernel_page": g.kernel_page,
             "decode": decode.kernel if decode else None,
             "note": " ".join(g.notes),
+            "prefill": g.phases["prefill"].name if g.phases.get("prefill") else None,
         }
     return said
 
