@@ -4,6 +4,7 @@ It shares no code with attnroute: every set is listed out (up to LIMIT), every r
 is a plain dict: a value for every step and option, None where it is free.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,35 +22,30 @@ LEVELS, NAMED, LIMIT = ("none", "uniform1", "uniform", "always"), ("kind", "phas
 EVIDENCE = ("capture", "compiled", "source", "report", "claimed", "inferred")
 STRENGTHS = ("measured", *EVIDENCE[1:])
 OMITTED = {"kind": "gqa", "q_len": 1, "topk": None, "layout": "unknown", "cuda_graph": "unknown"}  # the rest: any
-BADNESS = {"raises": 1, "unknown": 2}  # what silently goes wrong or crashes is told first
-UNPROVEN, ARCH = {"status": "undeclared", "code": "undeclared"}, {"status": "rejected", "code": "arch"}
+UNPROVEN, NEVER = {"status": "undeclared", "code": "undeclared"}, {"status": "rejected", "code": "arch"}
 Item = dict[str, Any]
 V = cache(Version)
 public = cache(lambda version: version if version.startswith("git+") else Version(version).public)
 
 
-def span(text: Any) -> range:
-    head, _, step = str(text).partition("/")
-    lo, dots, hi = head.partition("..")
-    return range(int(lo), int(hi if hi else LIMIT if dots else lo) + 1, int(step or 1))
-
-
 @cache
 def members(dim: str, *parts: Any) -> frozenset[Any]:
-    """The set that a dimension's value stands for."""
+    """The set that a dimension's value stands for: each part `64`, `16..256/16` or `16..`, or a pair of those."""
     if dim in (*NAMED, "cuda_graph") or parts == (None,):
         return frozenset(LEVELS[: LEVELS.index(parts[0]) + 1] if dim == "cuda_graph" else parts)
-    cut = [("1..", "", "") if part == "any" else str(part).partition("x") for part in parts]
-    if dim == "head_dim":
-        return frozenset((a, b) for qk, x, v in cut for a in span(qk) for b in (span(v) if x else (a,)))
-    return frozenset(n for text, _, _ in cut for n in span(text))
+    found: set[Any] = set()
+    for both in ("1.." if part == "any" else str(part) for part in parts):
+        sides = [re.fullmatch(r"(\d+)(\.\.)?(\d*)/?(\d*)", text).groups() for text in both.split("x")]
+        spans = [range(int(lo), int(hi or (LIMIT if dots else lo)) + 1, int(step or 1)) for lo, dots, hi, step in sides]
+        found |= {(a, b) for a in spans[0] for b in (spans[1:] or [(a,)])[0]} if dim == "head_dim" else {*spans[0]}
+    return frozenset(found)
 
 
 @cache
 def within(bounds: str, version: str) -> bool:
-    lo, _, hi = bounds.partition("..")
     if "git+" in bounds + version:
         return bounds == version
+    lo, _, hi = bounds.partition("..")
     return (not lo or V(lo) <= V(version)) and (not hi or V(version) < V(hi))
 
 
@@ -79,14 +75,14 @@ class Tables:
         self.when = {name: {*(call.get("when") or ())} for name, call in calls.items()}
         meets = [(name, call["meets"]) for name, call in calls.items() if "meets" in call]
         self.supplied = {m["feature"]: name for name, m in meets if "feature" in m}
-        casts = [(name, m["q_dtype"]) for name, m in meets if "q_dtype" in m]
-        self.casts = [(name, a, b) for name, cast in casts for a in cast["from"] for b in cast["to"]]
+        casts = [(name, *m["q_dtype"].values()) for name, m in meets if "q_dtype" in m]
+        self.casts = [(name, a, b) for name, sources, targets in casts for a in sources for b in targets]
         self.rows = {a: [self.row(a, k, r) for k, r in self.items(a, "kernels", "row")] for a in self.raw}
         self.traps = {a: [self.box(k, t, t["trap"]) for k, t in self.items(a, "traps", "trap")] for a in self.raw}
 
     def items(self, arch: str, section: str, key: str) -> list[tuple[str, Item]]:
-        below = self.items(self.raw[arch]["mirrors"], section, key) if "mirrors" in self.raw[arch] else ()
-        flat = {(kernel, item[key]): item | {"evidence": []} for kernel, item in below}
+        under = self.items(self.raw[arch]["mirrors"], section, key) if "mirrors" in self.raw[arch] else ()
+        flat = {(kernel, item[key]): item | {"evidence": []} for kernel, item in under}
         for kernel, item in ((k, item) for k, items in self.raw[arch].get(section, {}).items() for item in items):
             like = self.like(item["like"]) if "like" in item else flat.get((kernel, item[key]), {})
             every = [e for e in like.get("evidence", ()) if e.get("every_arch")]
@@ -124,16 +120,15 @@ class Tables:
         named = {"kernel": kernel, "id": f"{arch}/{kernel}/{item['row']}", "versions": versions, "proof": proof}
         return item | named | {"sets": sets, "holes": holes, "seen": frozenset(map(public, item["seen"]))}
 
-    def reads(self, ask: Item, model: str | None) -> list[str]:
+    def reads(self, ask: Item, own: list[str]) -> list[str]:
         """The query dtypes that a kernel may be given: the model's own, then those a cast reaches."""
-        own = ["bf16", "fp16"] if model is None else [model]
         return own + [to for call, a, to in self.casts if a in own and to not in own and call not in ask["cannot"]]
 
     def state(self, row: Item, step: str, ask: Item) -> bool | None:
         """Whether a row serves one step of a question; None where nobody looked."""
         features, need = ask["features"], row.get("env", {})
         if step == "q":
-            able = row["dtypes"] if ask["q"] is ask["kv"] is None else self.reads(ask, ask["q"])
+            able = row["dtypes"] if ask["q"] is ask["kv"] is None else self.reads(ask, ask["own"])
             return any(q in row["dtypes"] and ask["kv"] in (None, *row["dtypes"][q]) for q in able)
         if step == "env":
             known = [(k, have, need[k]) for k, have in ask["env"].items() if k in need]
@@ -152,16 +147,17 @@ class Tables:
         free = [dim for dim in box["sets"] if dim in DIMS and ask[dim] is None and dim != "topk"]
         for dim, held in ((dim, held) for dim, held in box["sets"].items() if dim not in free):
             if dim == "kv":  # by the query dtype that the kernel would be given for each model dtype
-                for model in ["bf16", "fp16"] if ask["q"] is None else [ask["q"]]:
-                    fits = [q for q in self.reads(ask, model) if any(ask["kv"] in r["dtypes"].get(q, ()) for r in rows)]
-                    if ask["kv"] not in held.get([*fits, model][0], ()):
+                for own in ask["own"]:
+                    fits = [q for q in self.reads(ask, [own]) for r in rows if ask["kv"] in r["dtypes"].get(q, ())]
+                    if ask["kv"] not in held.get([*fits, own][0], ()):
                         return None
             elif (dim in ask["features"] if dim in FEATURES else ask[dim]) not in held:
                 return None
         return free
 
     def worst(self, boxes: list[Item]) -> Item:
-        box = min(boxes, key=lambda b: (BADNESS.get(b["outcome"], 0), b["name"], b["why"]))
+        first = {"raises": 1, "unknown": 2}  # what silently goes wrong or crashes is told before these
+        box = min(boxes, key=lambda b: (first.get(b["outcome"], 0), b["name"], b["why"]))
         status = {"raises": "rejected", "unknown": "undeclared"}.get(box["outcome"], "known-wrong")
         last = CODES[max(box["sets"], key=STEPS.index)]
         return {"status": status, "code": box.get("code") or last if status == "rejected" else status}
@@ -174,10 +170,9 @@ class Tables:
         left = {dim: row["sets"].get(dim, {None}) for dim in DIMS}
         for dim, box in ((free[0], box) for box, free in cuts if free):
             left[dim] = left[dim] - box["sets"][dim]
-        fits = [q for q in self.reads(ask, ask["q"]) if ask["kv"] in row["dtypes"].get(q, ())][:1]
-        cast = bool(fits) and fits[0] not in (["bf16", "fp16"] if ask["q"] is None else [ask["q"]])
+        fits = [q for q in self.reads(ask, ask["own"]) if ask["kv"] in row["dtypes"].get(q, ())][:1]
+        rank = (None in around(row["seen"], version), row["proof"], not {*fits} <= {*ask["own"]}, row["row"])
         pages = left["page"] if ask["page"] is None else frozenset([ask["page"]])
-        rank = (None in around(row["seen"], version), row["proof"], cast, row["row"])
         answer = {"status": "accepted", "code": None, "pages": pages, "q": fits, "row": row}
         return [box for box, free in cuts if not free or not left[free[0]]], rank, answer
 
@@ -199,7 +194,11 @@ class Tables:
         plain = {"status": "rejected", "code": [*(CODES[step] for step in STEPS), "package-version"][stop]}
         return refused[0] if refused else plain
 
-    def judge(self, rows: list[Item], traps: list[Item], version: str, ask: Item) -> Item:
+    def judge(self, key: tuple[str, str], arch: str, version: str | None, ask: Item) -> Item:
+        """Status, code of the reason, pages and row for one candidate of an installed version."""
+        rows, traps = ([i for i in t[arch] if (i["kernel"], *i["package"]) == key] for t in (self.rows, self.traps))
+        if version is None or not (rows or traps):
+            return {"status": "not-considered", "code": ask["absent"]} if version is None else NEVER
         tested: list[tuple[Item, list[bool | None]]] = [(row, []) for row in rows]
         for row, states in tested:
             while len(states) < len(STEPS) and states[-1:] != [False]:
@@ -219,14 +218,9 @@ class Tables:
     def answer(self, arch: str, ask: Item, packages: dict[str, str], complete: bool = False) -> dict[Any, Item]:
         """The verdict of every candidate, by (kernel, package)."""
         ask = ask | {"q_heads_gathered": ask["q_heads"] and ask["q_heads"] * ask["dcp"]}
-        ask["features"] = ask["features"] | ({"lse": True} if ask["dcp"] > 1 else {})
-        found: dict[Any, Item] = {}
-        for key in ((kernel, provider) for kernel, entry in self.kernels.items() for provider in entry["providers"]):
-            of = [
-                [item for item in t[arch] if (item["kernel"], *item["package"]) == key] for t in (self.rows, self.traps)
-            ]
-            if key[1] in packages:
-                found[key] = self.judge(*of, public(packages[key[1]]), ask) if any(of) else ARCH
-            else:
-                found[key] = {"status": "not-considered", "code": "package-missing" if complete else "not-considered"}
-        return found
+        ask |= {"features": ask["features"] | ({"lse": True} if ask["dcp"] > 1 else {})}
+        ask |= {"own": ["bf16", "fp16"] if ask["q"] is None else [ask["q"]]}
+        ask |= {"absent": "package-missing" if complete else "not-considered"}
+        versions = {name: public(version) for name, version in packages.items()}
+        pairs = [(kernel, provider) for kernel, entry in self.kernels.items() for provider in entry["providers"]]
+        return {key: self.judge(key, arch, versions.get(key[1]), ask) for key in pairs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from attnroute.dispatch.decision import Decision
 from attnroute.dispatch.route import decide, route
+from attnroute.registry.dims import DIMENSIONS, FEATURE_CODES
 from attnroute.registry.registry import default_registry
 from attnroute.registry.sets import IntSet
 from tests.dispatch.draw import Question, packages_of, questions, request_of, route_arguments
@@ -17,9 +19,9 @@ from tests.second_evaluator import LIMIT, Tables
 ROOT = Path(__file__).resolve().parents[2]
 COUNT, SEED = 10_000, 53111
 
-#: Every code that `route` can give: reasons.yaml less what only other commands say.
-SAID_ELSEWHERE = {"unverified-version", "engine-unsound"}
-CODES = set(default_registry().catalogue["reasons"]) - SAID_ELSEWHERE
+#: Every code that `route` can give: those of dimensions and features, and of what is no dimension.
+NO_DIMENSION = "arch package-missing package-version not-considered q-dtype evidence env call known-wrong undeclared"
+CODES = {d.code for d in DIMENSIONS if d.code} | set(FEATURE_CODES.values()) | set(NO_DIMENSION.split())
 
 
 def ask(question: Question) -> tuple[Decision, bool]:
@@ -80,3 +82,11 @@ def test_two_evaluators_agree() -> None:
     assert routed >= 0.5 * COUNT
     assert everything == set(rows), "no question reached these rows"
     assert set(codes) == CODES
+    assert set(codes) <= set(default_registry().catalogue["reasons"])
+
+
+def test_the_second_evaluator_stands_alone() -> None:
+    """It imports nothing of attnroute and stays small: 200 lines, blank ones apart."""
+    text = (ROOT / "tests/second_evaluator.py").read_text(encoding="utf-8")
+    assert not re.search(r"^\s*(import|from) +(attnroute|tests)", text, re.MULTILINE)
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 200
