@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ def wrap(text: str, indent: int = 0, first: int | None = None) -> list[str]:
     """Lines of at most 80 columns; the first is indented by `first` (default `indent`), the rest by `indent`."""
     lead = " " * (indent if first is None else first)
     return textwrap.wrap(
-        " ".join(part for word in text.split() for part in _cut(word, WIDTH - indent)),
+        re.sub(r"\S+", lambda word: " ".join(_cut(word[0], WIDTH - indent)), text),
         WIDTH,
         initial_indent=lead,
         subsequent_indent=" " * indent,
