@@ -86,6 +86,7 @@ def test_no_decision_violates_its_row(question: Question) -> None:
                 assert key in accepted(answered(asked)), page
         version = public(question.packages[key[1]])
         full = dict.fromkeys(STEPS) | ask
+        full["own"] = ["bf16", "fp16"] if ask["q"] is None else [ask["q"]]
         full["q_heads_gathered"] = ask["q_heads"] and ask["q_heads"] * ask["dcp"]
         for trap in TABLES.traps[question.arch]:
             if (trap["kernel"], *trap["package"]) == key and within(trap["versions"], version):
