@@ -72,7 +72,18 @@ def _groups(registry: Registry, plan: Plan) -> list[str]:
     verify = any("verify" in g.needed for g in plan.groups)
     head = ["GROUP", "LAYERS", "HEAD", "Q/KV", "WINDOW", "DECODE", *(["VERIFY"] if verify else []), "PREFILL", "PAGE",
             "BLOCK", "PROOF"]  # fmt: skip
-    rows = [head, *(_row(g, verify, shared) for g in plan.groups)]
+    lines = _fitted([head, *(_row(g, verify, shared) for g in plan.groups)])
+    if max(map(len, lines)) > WIDTH:  # then the packages are said below, and the longest names are cut
+        plain = [[cell[:18] for cell in _row(g, verify, frozenset())] for g in plan.groups]
+        uses = [u for g in plan.groups for u in g.phases.values() if u is not None and u.kernel in shared]
+        said = sorted({f"{u.kernel} from {u.provider}" for u in uses})
+        lines = [*_fitted([head, *plain]), *(wrap("; ".join(said), 2, 0) if said else [])]
+    return [paint(lines[0], "bold"), *lines[1:]]
+
+
+def _fitted(rows: list[list[str]]) -> list[str]:
+    """The table without as many of the dispensable columns as make it fit."""
+    lines: list[str] = []
     for name in ("", *_DISPENSABLE):
         if name in rows[0]:
             at = rows[0].index(name)
@@ -80,7 +91,7 @@ def _groups(registry: Registry, plan: Plan) -> list[str]:
         lines = table(rows, [i for i, title in enumerate(rows[0]) if title in _RIGHT])
         if max(map(len, lines)) <= WIDTH:
             break
-    return [paint(lines[0], "bold"), *lines[1:]]
+    return lines
 
 
 def _row(group: PlanGroup, verify: bool, shared: frozenset[str]) -> list[str]:
