@@ -13,8 +13,9 @@ from attnroute.errors import UnservedError, UsageError
 
 from .assemble import shape_of
 from .blocks import StateNeed, waste
+from .engine_record import column, detail_of, kv_of, mamba_of
 from .options import options_for
-from .pages import Spans, bytes_per_token, fits, state_blocks
+from .pages import Spans, fits, state_blocks
 from .phases import Setting, phases_of, request_of
 from .record import PHASES, Notes, PhaseKernel, Plan, PlanGroup
 from .search import need_of
@@ -81,10 +82,10 @@ def plan_engine(
         graph_level=result.graph_level,
         groups=made,
         mamba=mamba_of(result),
-        kv=_kv(groups, result, options),
+        kv=kv_of(groups, result, options),
         cost={"waste": _waste(groups, made, result, setting, options, state)},
         options=dict(asked) | {"packages_origin": setting.decode.packages.origin},
-        engine_detail=_detail(result),
+        engine_detail=detail_of(result),
         compare=None if shipped is None else column(shipped),
         _explain=partial(_notes, result, setting, unsound),
     )
@@ -199,80 +200,6 @@ def _doubtful(group: KVGroup, found: EngineGroup, setting: Setting) -> list[tupl
         and use.kernel is not None
         and _match(group, phase, use, setting) is None
     ]
-
-
-def mamba_of(result: EngineResult) -> dict[str, Any] | None:
-    """The contract's `mamba` of an engine's answer."""
-    state = result.state
-    if state is None:
-        return None
-    return {
-        "state_bytes": state.state_bytes,
-        "page_bytes": state.page_bytes,
-        "padding_percent": state.padding_percent,
-        "block_size": state.block,
-        "states_per_request": state.blocks_per_request,
-    }
-
-
-def _kv(groups: Sequence[KVGroup], result: EngineResult, options: EngineOptions) -> dict[str, Any]:
-    each = sum(max(1, len(g.layers)) * bytes_per_token(g) for g in groups)
-    found: dict[str, Any] = {"bytes_per_token": each, "tokens": None, "max_concurrency": None}
-    found |= {"max_model_len": options.max_model_len, "memory_bytes": options.kv_memory}
-    if result.capacity is None:
-        return found
-    capacity = result.capacity
-    return found | {
-        "tokens": capacity.tokens,
-        "max_concurrency": capacity.concurrency,
-        "blocks": capacity.num_blocks,
-        "blocks_per_request": capacity.blocks_per_request,
-        "bytes_per_block": capacity.bytes_per_block,
-    }
-
-
-def _detail(result: EngineResult) -> dict[str, Any]:
-    return {
-        "version": result.version,
-        "head_size": result.head_size,
-        "layout": result.layout,
-        "scheduler_block_size": result.scheduler_block_size,
-        "mamba_cache_mode": result.mamba_cache_mode,
-        "reorder_threshold": result.reorder_threshold,
-        "groups_made": [
-            {"kind": m.kind, "layers": len(m.layers), "block_size": m.block, "page_bytes": m.page_bytes}
-            for m in result.groups_made
-        ],
-    }
-
-
-def column(result: EngineResult) -> dict[str, Any]:
-    """What a comparison shows of another answer."""
-    return {
-        "head_size": result.head_size,
-        "block_size": result.block_size,
-        "graph_level": result.graph_level,
-        "mamba": mamba_of(result),
-        "tokens": None if result.capacity is None else result.capacity.tokens,
-        "max_concurrency": None if result.capacity is None else result.capacity.concurrency,
-        "errors": list(result.errors),
-        "warnings": list(result.warnings),
-        "groups": [
-            {
-                "name": g.name,
-                "backend": g.backend,
-                "block_size": g.block,
-                "page_size": g.kernel_page,
-                "page_bytes": g.page_bytes,
-                "padding_percent": g.padding_percent,
-                "graph_level": g.graph_level,
-                "phases": {p: None if use is None else use.kernel or use.name for p, use in g.phases.items()},
-                "rejected": {name: list(why) for name, why in g.rejected.items()},
-                "notes": list(g.notes),
-            }
-            for g in result.groups
-        ],
-    }
 
 
 def _notes(result: EngineResult, setting: Setting, unsound: Sequence[tuple[KVGroup, str, KernelUse]]) -> Notes:
