@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from attnroute.probe import machine, report
 from attnroute.probe.capture import SCHEMA, Journal, write_capture
 from attnroute.probe.cases import rank, uncovered
 from attnroute.probe.flags import add_arguments
+from attnroute.probe.preload import ask_in_child, preload, stand_in
 from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks
 from attnroute.probe.session import PRELOAD, Session, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
@@ -198,17 +198,15 @@ def _touch_device() -> None:
 
 def _preload() -> int | None:
     """Imports the packages once, for all cases. Where that spoils the device for children, starts over without it."""
-    if os.environ.get(FRESH):
-        return None
-    for name in PRELOAD:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - the cases of this package will say so one by one
-            if not isinstance(error, ImportError):
-                print(f"{name} cannot be imported: {type(error).__name__}: {error}")
+    stand_in(ask_in_child())
+    wanted = PRELOAD if not os.environ.get(FRESH) else ()
+    for line in preload(wanted):
+        print(line)
     problem = child_problem(_touch_device)
     if not problem:
         return None
+    if os.environ.get(FRESH):
+        raise machine.NoGpuError(f"children of this process cannot use the GPU: {problem}")
     print(f"each case imports its packages anew, since children of this process cannot use the GPU: {problem}")
     return subprocess.run([sys.executable, *sys.argv], env={**os.environ, FRESH: "1"}, check=False).returncode
 

@@ -13,17 +13,20 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnroute.probe.outcome import classify, signal_words, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 Result = dict[str, Any]
 PAUSE = 0.02
+#: Run in each child before its work.
+AFTER_FORK: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ def _child(task: Task, pipe: int) -> None:
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
     try:
+        for prepare in AFTER_FORK:
+            prepare()
         result = task.work()
     except BaseException as error:  # noqa: BLE001 - the parent wants to know, whatever it was
         result = {"outcome": classify(error), "message": words(error)}

@@ -24,6 +24,8 @@ def pretend(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "installed", lambda names, named: PACKAGES)
     monkeypatch.setattr(main, "PRELOAD", ())
     monkeypatch.setattr(main, "_touch_device", lambda: None)
+    monkeypatch.setattr(main, "ask_in_child", dict)
+    monkeypatch.setattr(main, "stand_in", lambda facts: None)
     monkeypatch.setattr(session.Session, "has_launcher", lambda self, kernel, provider: True)
     monkeypatch.setattr(session.Session, "modules", lambda self, case: ())
 
