@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
     parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
+    parser.add_argument("--shapes", type=int, metavar="N", help="time only the first N shapes of the grid")
     parser.add_argument(
         "--jobs",
         type=int,
