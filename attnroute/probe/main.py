@@ -18,7 +18,7 @@ from attnroute.probe.cases import rank, uncovered
 from attnroute.probe.flags import add_arguments
 from attnroute.probe.preload import ask_in_child, preload, stand_in
 from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks
-from attnroute.probe.session import PRELOAD, Session, run_cases, scratch_env
+from attnroute.probe.session import HIDDEN, PRELOAD, Session, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
                             gpus=here.gpus,
                             deadline=end, progress=progress)  # fmt: skip
         progress.close()
-    timings, bandwidth = _timings(session, args, out, end)
+    timings, bandwidth = _timings(session, args, out, here.gpus, end)
     write_capture(out, assemble(session, here, records, timings, bandwidth))
     if records:
         print(report.summary(records))
@@ -145,7 +145,7 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
 
 
 def _timings(
-    session: Session, args: argparse.Namespace, out: Path, end: float | None
+    session: Session, args: argparse.Namespace, out: Path, gpus: int, end: float | None
 ) -> tuple[list[dict[str, Any]], float | None]:
     """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
     from attnroute.probe import timing_run
@@ -155,15 +155,15 @@ def _timings(
     if not (args.time or args.time_only):
         return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
     grid = shapes()[: args.shapes]
-    builds = timing_run.build_tasks(session, grid)
-    warm = timing_run.warm_tasks(session, grid)
-    print(f"{len(grid)} shapes to time; compiling {len(builds)} modules, warming {len(warm)} kernels", flush=True)
-    slots = {"build": max(1, cpu_count() // 2), "case": min(12, cpu_count())}
-    run_tasks([*builds, *warm], slots, lambda _task, _result: None, deadline=end)
+    prepare = timing_run.prepare_tasks(session, grid, gpus)
+    counts = [sum(t.kind == kind for t in prepare) for kind in ("build", "case")]
+    print(f"{len(grid)} shapes to time; compiling {counts[0]} modules, warming {counts[1]} kernels", flush=True)
+    slots = {"build": max(1, cpu_count() // 2), "case": min(12 * gpus, cpu_count())}
+    run_tasks(prepare, slots, lambda _task, _result: None, deadline=end)
     bandwidth = timing_run.bandwidth_of(journal) or timing_run.measure_bandwidth(journal)
     print(f"copy bandwidth {bandwidth:.0f} GB/s", flush=True)
     progress = lambda done, of: print(f"timed {done} of {of} chunks", flush=True)  # noqa: E731
-    timing_run.run_timings(session, grid, journal, bandwidth_gbs=bandwidth, deadline=end, progress=progress)
+    timing_run.run_timings(session, grid, journal, bandwidth_gbs=bandwidth, gpus=gpus, deadline=end, progress=progress)
     return timing_run.timings_of(journal), bandwidth
 
 
@@ -199,8 +199,8 @@ def _touch_device() -> None:
 def _preload() -> int | None:
     """Imports the packages once, for all cases. Where that spoils the device for children, starts over without it."""
     stand_in(ask_in_child())
-    wanted = PRELOAD if not os.environ.get(FRESH) else ()
-    for line in preload(wanted):
+    wanted = PRELOAD if not os.environ.get(FRESH) else PRELOAD[:1]
+    for line in preload(wanted, HIDDEN):
         print(line)
     problem = child_problem(_touch_device)
     if not problem:

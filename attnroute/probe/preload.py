@@ -8,6 +8,7 @@ packages are imported; each child puts torch's own back.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -67,14 +68,23 @@ def give_back() -> None:
     _own.clear()
 
 
-def preload(modules: Sequence[str]) -> list[str]:
-    """Imports what can be imported; returns a line for each module that failed in another way than by being absent."""
+def preload(modules: Sequence[str], hidden: Sequence[str] = ()) -> list[str]:
+    """Imports what can be imported, as if `hidden` were not installed.
+
+    Returns a line for each module that failed in another way than by being absent.
+    """
     problems = []
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            continue  # its cases will say so one by one
-        except Exception as error:  # noqa: BLE001 - whatever a package throws at import
-            problems.append(f"{name} cannot be imported: {type(error).__name__}: {error}")
+    blocked = [name for name in hidden if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]  # None makes an import fail
+    try:
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                continue  # its cases will say so one by one
+            except Exception as error:  # noqa: BLE001 - whatever a package throws at import
+                problems.append(f"{name} cannot be imported: {type(error).__name__}: {error}")
+    finally:
+        for name in blocked:
+            del sys.modules[name]
     return problems

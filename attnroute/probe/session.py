@@ -14,6 +14,7 @@ from attnroute.probe.cases import cases_for
 from attnroute.probe.predict import predicted_cases, verdict
 from attnroute.probe.run_case import limits_for, run_case
 from attnroute.probe.schedule import Result, Task, cpu_count, run_tasks
+from attnroute.probe.survey import Needs, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,9 +27,16 @@ if TYPE_CHECKING:
     from attnroute.probe.tolerance import Tolerances
     from attnroute.registry.registry import Registry
 
-#: Modules that every case imports; imported once before forking where that leaves the device alone.
-PRELOAD = ("torch", "flashinfer", "flash_attn.cute.interface", "vllm.vllm_flash_attn.flash_attn_interface",
-           "vllm.vllm_flash_attn.cute.interface")  # fmt: skip
+#: Modules that many cases import; imported once before forking where that leaves the device alone.
+PRELOAD = (
+    "torch",
+    "flashinfer",
+    "flashinfer.decode",
+    "flashinfer.jit.xqa",
+    "vllm.vllm_flash_attn.flash_attn_interface",
+)
+#: Hidden while they are: FlashInfer does without it, and importing it starts CUDA in the process.
+HIDDEN = ("cutlass",)
 BUILD_TIMEOUT, BUILD_JOBS = 900.0, 2
 
 
@@ -94,9 +102,19 @@ def build(module: Module, jobs: int = BUILD_JOBS) -> Result:
     return {"outcome": "ok"}
 
 
-def build_task(module: Module) -> Task:
-    """The task that compiles a module."""
-    return Task(module.name, "build", partial(build, module), BUILD_TIMEOUT)
+def build_named(name: str, modules: Callable[[], tuple[Module, ...]]) -> Result:
+    """Compiles, in this process, that one of the modules."""
+    return build(next(module for module in modules() if module.name == name))
+
+
+def build_tasks(works: Mapping[str, Callable[[], tuple[Module, ...]]], needs: Needs) -> dict[str, Task]:
+    """A task for each module that is needed and not compiled, by its name."""
+    found: dict[str, Task] = {}
+    for work, modules in needs.items():
+        for name, ready in modules:
+            if not ready and name not in found:
+                found[name] = Task(name, "build", partial(build_named, name, works[work]), BUILD_TIMEOUT)
+    return found
 
 
 def correctness_tasks(
@@ -110,22 +128,20 @@ def correctness_tasks(
     device: str = "cuda",
 ) -> list[Task]:
     """A task for each module still to be compiled, and one for each case, which waits for its modules."""
-    builds: dict[str, Task] = {}
-    runs = []
+    cases, runs = list(cases), []
+    works = {case.id: partial(session.modules, case) for case in cases} if make is None else {}
+    found = survey(works) if works else {}
+    builds = build_tasks(works, found)
     for number, case in enumerate(cases):
-        needs = set()
-        for module in session.modules(case) if make is None else ():
-            if module.name in builds or not module.ready():
-                needs.add(module.name)
-                builds.setdefault(module.name, build_task(module))
+        needs = {name for name, _ in found.get(case.id, ()) if name in builds}
         maker = make or session.make
         asked = partial(run_case, case, maker, session.tolerances, device=device, seed=seed + 2 * number)
-        work = partial(_on_gpu, number % gpus, asked)
+        work = partial(on_gpu, number % gpus, asked)
         runs.append(Task(case.id, "case", work, timeout, frozenset(needs)))
     return [*builds.values(), *runs]
 
 
-def _on_gpu(number: int, work: Callable[[], Result]) -> Result:
+def on_gpu(number: int, work: Callable[[], Result]) -> Result:
     """Runs `work` in this process with one GPU of the machine visible; the device must not have been touched yet."""
     if number:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(number)

@@ -53,12 +53,12 @@ def copy_bandwidth(device: str = "cuda") -> float:
 class Sets:
     """Caches, queries and one block table for a shape; random numbers, scattered pages."""
 
-    def __init__(self, shape: Shape, device: str, seed: int) -> None:
+    def __init__(self, shape: Shape, device: str, seed: int, count: int = 0) -> None:
         import torch
 
         generator = torch.Generator(device=device).manual_seed(seed)
         self.shape, self.device = shape, device
-        self.count = 2 if shape.cache_bytes() > ROTATE_BYTES else ROTATE
+        self.count = count or (2 if shape.cache_bytes() > ROTATE_BYTES else ROTATE)
         layer = shape.layer
         per = -(-shape.context // shape.page_size)
         pages = per * shape.batch

@@ -10,12 +10,15 @@ from attnroute.dispatch.route import route
 from attnroute.launch.bind import launcher_for, launcher_name
 from attnroute.launch.problem import Limits
 from attnroute.probe.schedule import Result, Task, run_tasks
+from attnroute.probe.session import build_tasks, on_gpu
+from attnroute.probe.survey import survey
 from attnroute.probe.timing import FLUSH_BYTES, Entry, Sets, TimingFaultError, copy_bandwidth, time_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from attnroute.launch.base import Launcher
+    from attnroute.launch.problem import Module
     from attnroute.probe.capture import Journal
     from attnroute.probe.grid import Shape
     from attnroute.probe.session import Session
@@ -55,35 +58,37 @@ def maker(session: Session) -> Callable[[Entry, Limits], Launcher]:
     return make
 
 
-def build_tasks(session: Session, shapes: Iterable[Shape]) -> list[Task]:
-    """Modules that the grid still needs compiled."""
-    from attnroute.probe.session import build_task
+def prepare_tasks(session: Session, shapes: Iterable[Shape], gpus: int = 1) -> list[Task]:
+    """What has to happen before timing: modules compiled, and one run of each kernel that compiles in its process.
 
-    builds: dict[str, Task] = {}
+    Such a kernel keeps what it compiled on disk, which then serves the timing; the runs go in parallel.
+    """
+    asked: dict[str, tuple[Shape, Entry]] = {}
     for shape in shapes:
         for entry in entries_for(session, shape):
-            for module in maker(session)(entry, Limits(shape.batch, shape.context)).modules():
-                if not module.ready():
-                    builds.setdefault(module.name, build_task(module))
-    return list(builds.values())
-
-
-def warm_tasks(session: Session, shapes: Iterable[Shape]) -> list[Task]:
-    """One run, in parallel, of each kernel that compiles in the process: its cache on disk then serves the timing."""
-    tasks = []
-    for shape in shapes:
-        if (shape.batch, shape.context) in WARM_STEPS:
-            for entry in entries_for(session, shape):
-                if not maker(session)(entry, Limits(shape.batch, shape.context)).modules():
-                    name = f"{entry.kernel}@{entry.provider}/{shape.id}"
-                    tasks.append(Task(name, "case", partial(_warm, session, shape, entry), CHUNK_TIMEOUT))
+            asked[f"{entry.kernel}@{entry.provider}/{shape.id}"] = (shape, entry)
+    works = {name: partial(_modules, session, shape, entry) for name, (shape, entry) in asked.items()}
+    needs = survey(works)
+    tasks = list(build_tasks(works, needs).values())
+    warm = [
+        (name, shape, entry)
+        for name, (shape, entry) in asked.items()
+        if not needs[name] and (shape.batch, shape.context) in WARM_STEPS
+    ]
+    for number, (name, shape, entry) in enumerate(warm):
+        work = partial(on_gpu, number % gpus, partial(_warm, session, shape, entry))
+        tasks.append(Task(name, "case", work, CHUNK_TIMEOUT))
     return tasks
+
+
+def _modules(session: Session, shape: Shape, entry: Entry) -> tuple[Module, ...]:
+    return maker(session)(entry, Limits(shape.batch, shape.context)).modules()
 
 
 def _warm(session: Session, shape: Shape, entry: Entry) -> Result:
     from attnroute.launch.dtypes import torch_dtype
 
-    sets = Sets(shape, "cuda", 0)
+    sets = Sets(shape, "cuda", 0, count=1)
     launcher = maker(session)(entry, Limits(shape.batch, shape.context))
     launcher.plan(sets.batch())
     sinks = None if entry.ask.sinks is None else sets.sinks.to(torch_dtype(entry.ask.sinks))
@@ -122,30 +127,36 @@ def run_timings(
     journal: Journal,
     *,
     bandwidth_gbs: float,
+    gpus: int = 1,
     deadline: float | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Times each (pass, shape) that the journal lacks and writes it there. A fault costs its chunk a retry."""
+) -> list[dict[str, Any]]:
+    """All timings: those the journal holds, then each missing (pass, shape). A fault costs its chunk a retry.
+
+    Each GPU times one process at a time. Where there are two, each pass has its own.
+    """
     for _ in range(4):
         known = journal.read()
-        todo = [(p, s) for start in range(0, len(shapes), CHUNK) for p in PASSES for s in shapes[start : start + CHUNK]
-                if f"{p}/{s.id}" not in known]  # fmt: skip
-        if not todo:
+        tasks: list[Task] = []
+        for start in range(0, len(shapes), CHUNK):
+            for number in PASSES:
+                chunk = [(number, s) for s in shapes[start : start + CHUNK] if f"{number}/{s.id}" not in known]
+                if chunk:
+                    gpu = (number - 1) % gpus
+                    work = partial(on_gpu, gpu, partial(_chunk, session, chunk, journal, bandwidth_gbs))
+                    tasks.append(Task(f"chunk-{number}-{start}", f"gpu{gpu}", work, CHUNK_TIMEOUT))
+        if not tasks:
             break
-        chunks = [todo[start : start + CHUNK] for start in range(0, len(todo), CHUNK)]
-        tasks = [
-            Task(f"chunk-{n}", "case", partial(_chunk, session, chunk, journal, bandwidth_gbs), CHUNK_TIMEOUT)
-            for n, chunk in enumerate(chunks)
-        ]
         finished: list[str] = []
 
-        def done(task: Task, _result: Result, finished: list[str] = finished, of: int = len(chunks)) -> None:
+        def done(task: Task, _result: Result, finished: list[str] = finished, of: int = len(tasks)) -> None:
             finished.append(task.id)
             if progress is not None:
                 progress(len(finished), of)
 
-        if run_tasks(tasks, {"case": 1}, done, deadline=deadline):
+        if run_tasks(tasks, {f"gpu{n}": 1 for n in range(gpus)}, done, deadline=deadline):
             break
+    return timings_of(journal)
 
 
 def _chunk(session: Session, todo: Sequence[tuple[int, Shape]], journal: Journal, bandwidth_gbs: float) -> Result:
