@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block-size", type=common.positive, help="tokens a block; default: the least wasteful")
     parser.add_argument("--kv-memory", type=memory, metavar="SIZE", help="KV cache memory of one GPU, such as 105GiB")
     parser.add_argument("--max-model-len", type=common.positive, help="longest context in tokens; default: the model's")
-    parser.add_argument("--max-num-batched-tokens", type=common.positive, help="most tokens a step; default 8192")
+    parser.add_argument("--max-num-batched-tokens", type=common.positive, help="most tokens a step; default 2048")
     parser.add_argument("--kv-dtype", default="auto", help="dtype of the KV cache; auto honours the checkpoint")
     parser.add_argument("--dtype", type=common.dtype, help="the model's dtype; default: the checkpoint's")
     parser.add_argument("--state-dtype", default="auto", help="dtype of the recurrent state; default: the model's")

@@ -46,11 +46,11 @@ def bytes_per_token(group: KVGroup) -> int:
 class Spans:
     """How much of a request its layers hold at a time.
 
-    `in_flight` is the number of tokens that one step may add (max_num_batched_tokens), `dcp` the ranks that share a
+    `in_flight` is the number of tokens that the steps in flight may add, `dcp` the ranks that share a
     full-attention context, `source_len` the tokens of an encoder's input, None if the model has none.
     """
 
-    in_flight: int = 8192
+    in_flight: int = 4096
     dcp: int = 1
     source_len: int | None = None
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Notes", "PhaseKernel", "Plan", "PlanGroup", "Workload", "plan"]
 
 
+#: Steps whose new tokens a cache must hold at once: an asynchronous scheduler prepares one while another runs.
+STEPS_IN_FLIGHT = 2
+
+
 def plan(
     groups: Sequence[KVGroup],
     arch: str,
@@ -42,7 +46,7 @@ def plan(
     num_speculative_tokens: int = 0,
     max_model_len: int | None = None,
     max_source_len: int | None = None,
-    max_num_batched_tokens: int = 8192,
+    max_num_batched_tokens: int = 2048,
     kv_memory: int | None = None,
     prefix_caching: bool = True,
     dcp: int = 1,
@@ -69,7 +73,8 @@ def plan(
 
     `groups` are per rank, after tensor parallelism (`tp` is only said again in the plan); groups of role `draft` may
     stand among them or in `draft`. `state` is the recurrent state of linear layers. `block_size`, `max_model_len`,
-    `max_source_len` and `max_num_batched_tokens` count tokens, `kv_memory` bytes on one rank. `prefill_arch` and
+    `max_source_len` and `max_num_batched_tokens` (of one step; the default is vLLM's for a server on a GPU whose memory
+    is not known) count tokens, `kv_memory` bytes on one rank. `prefill_arch` and
     `decode_arch` plan two machines with one cache format; `arch` stands for the one not named. `one_kernel` makes a
     group decode and verify with the same kernel. `slack` is the part by which a measured kernel may be slower than the
     best and still be chosen; `waste_weight` is what a wasted byte counts for: 1.0 sets one per cent of the cache
@@ -84,6 +89,7 @@ def plan(
 
         registry = default_registry()
     everything = (*groups, *draft)
+    in_flight = STEPS_IN_FLIGHT * max_num_batched_tokens
     _check(everything, block_size, num_speculative_tokens, kv_memory, max_model_len, dcp)
     arch = registry.arch_id(decode_arch or arch)
     directions = parse_directions(force, "force"), parse_directions(prefer, "prefer")
@@ -116,7 +122,7 @@ def plan(
         from attnroute.engines.result import EngineOptions
 
         options = EngineOptions(**{
-            "block_size": block_size, "max_model_len": max_model_len, "max_in_flight_tokens": max_num_batched_tokens,
+            "block_size": block_size, "max_model_len": max_model_len, "max_in_flight_tokens": in_flight,
             "kv_memory": kv_memory, "prefix_caching": prefix_caching, "num_speculative_tokens": num_speculative_tokens,
             "tp": tp, "dcp": dcp, "layout": layout, "encoder_tokens": max_source_len or 0, **(engine_options or {}),
         })  # fmt: skip
@@ -126,7 +132,7 @@ def plan(
     kept = state_blocks(num_speculative_tokens, prefix_caching)
     states = tuple(StateNeed(s.bytes, len(s.layers), kept) for s in state)
     search = Search(
-        members_of(everything), setting, Spans(max_num_batched_tokens, dcp, max_source_len), states,
+        members_of(everything), setting, Spans(in_flight, dcp, max_source_len), states,
         Weights(waste_weight, setting.workload.graph_weight), GRANULE, block_size, layout,
     )  # fmt: skip
     classes = search.classes()

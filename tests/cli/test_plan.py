@@ -117,7 +117,7 @@ def rows(out: str) -> dict[str, list[str]]:
 
 
 def test_both_columns_of_the_founding_table(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *FOUNDING, "--max-num-batched-tokens", "4096")
+    code, out, _ = run(capsys, *FOUNDING)
     assert code == 0
     assert all(len(line) <= 80 for line in out.splitlines())
     table = rows(out)
