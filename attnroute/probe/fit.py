@@ -11,10 +11,11 @@ from math import log
 from attnroute.probe.timings import Kernel, Timed, geometric
 
 AXES = ("ratio", "batch", "context")
-PRICE = 0.04  # a band more has to save so much loss, summed over its shapes
-WORST = 0.5  # weight of a band's worst loss
-LEAST = 3  # shapes on each side of a split
-DEPTH = 3
+# PRICE, LEAST and DEPTH are those with the least loss when each model and each context length of the fitted shapes is left
+# out in turn; a larger depth fits those shapes better and the ones left out worse.
+PRICE = 0.08  # a band more has to save so much loss, summed over its shapes
+LEAST = 3  # shapes in a band, and on each side of a split
+DEPTH = 1  # cuts one within the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,14 @@ class Band:
 
 
 def order_of(shapes: Sequence[Timed]) -> tuple[tuple[Kernel, float], ...]:
-    """Kernels that serve all the shapes, fastest first, with the geometric mean of their relative times (fastest 1)."""
-    common = [k for k in shapes[0].kernels if all(k in s.kernels for s in shapes)]
-    means = sorted((geometric(s.relative(k) for s in shapes), k) for k in common)
+    """Kernels fastest first, with the geometric mean of their relative times over the shapes that they serve.
+
+    A kernel that serves few of them is listed too (layers with sinks and without share a band), but not one timed on
+    fewer than LEAST shapes, if there are as many.
+    """
+    least = min(LEAST, len(shapes))
+    found = {k: [s.relative(k) for s in shapes if k in s.kernels] for s in shapes for k in s.kernels}
+    means = sorted((geometric(times), k) for k, times in found.items() if len(times) >= least)
     return tuple((k, mean / means[0][0]) for mean, k in means)
 
 
@@ -51,9 +57,10 @@ def pick(order: Sequence[tuple[Kernel, float]], shape: Timed) -> Kernel | None:
 
 
 def _losses(shapes: Sequence[Timed]) -> tuple[float, float]:
+    """(geometric mean, worst) of what choosing by one order loses on the shapes."""
     order = order_of(shapes)
-    losses = [s.loss(order[0][0]) for s in shapes] if order else [9.0]
-    return geometric(losses), max(losses)
+    found = [s.loss(k) for s in shapes if (k := pick(order, s)) is not None]
+    return (geometric(found), max(found)) if len(found) == len(shapes) else (9.0, 9.0)
 
 
 @cache
@@ -63,14 +70,16 @@ def _logs(shape: Timed) -> Mapping[Kernel, tuple[float, float]]:
 
 
 def _cost(shapes: Sequence[Timed]) -> float:
-    """What one band over these shapes costs: all their losses, the worst once more, and the price of a band."""
+    """What one band over these shapes costs: all their losses and the price of a band."""
     logs = [_logs(s) for s in shapes]
-    common = [k for k in logs[0] if all(k in one for one in logs)]
-    if not common:
-        return 9.0 * len(shapes)
-    first = min(common, key=lambda k: sum(one[k][0] for one in logs))
-    lost = [one[first][1] for one in logs]
-    return sum(lost) + WORST * max(lost) + PRICE
+    sums: dict[Kernel, list[float]] = {}
+    for one in logs:
+        for kernel, (time, _) in one.items():
+            sums.setdefault(kernel, []).append(time)
+    least = min(LEAST, len(shapes))
+    order = sorted((sum(t) / len(t), k) for k, t in sums.items() if len(t) >= least)
+    lost = [next((one[k][1] for _, k in order if k in one), 9.0) for one in logs]
+    return sum(lost) + PRICE
 
 
 def _cuts(shapes: Sequence[Timed], axis: str) -> list[int]:
@@ -99,34 +108,38 @@ def _reach(shapes: Sequence[Timed], depth: int) -> float:
 
 
 def _split(shapes: list[Timed], depth: int) -> list[tuple[dict[str, tuple[int | None, int | None]], list[Timed]]]:
-    ahead = min(1, DEPTH - depth - 1)
+    ahead = min(1, depth - 1)
     found = [(sum(_reach(side, ahead) for side in sides), axis, cut) for axis, cut, sides in _sides(shapes)]
-    if depth == DEPTH or not found or min(found)[0] >= _cost(shapes):
+    if not depth or not found or min(found)[0] >= _cost(shapes):
         return [({}, shapes)]
     _, axis, cut = min(found)
     out = []
     for low in (True, False):
         side = [s for s in shapes if (getattr(s, axis) < cut) == low]
-        for ranges, members in _split(side, depth + 1):
+        for ranges, members in _split(side, depth - 1):
             lo, hi = ranges.get(axis, (None, None))
             mine = (lo, cut if hi is None else hi) if low else (cut if lo is None else lo, hi)
             out.append(({**ranges, axis: mine}, members))
     return out
 
 
-def fit(shapes: Iterable[Timed]) -> list[Band]:
-    """Bands over the shapes that are not held out."""
+def fit(shapes: Iterable[Timed], depth: int = DEPTH) -> list[Band]:
+    """Bands over the shapes that are not held out, with up to `depth` cuts one within the other.
+
+    Where fewer than LEAST shapes of a cache dtype and head dim were timed there is no band: the default order stays.
+    """
     groups: dict[tuple[str, int], list[Timed]] = {}
     for shape in shapes:
         if not shape.held_out:
             groups.setdefault((shape.kv_dtype, shape.head_dim), []).append(shape)
     bands = []
     for (kv_dtype, head_dim), members in sorted(groups.items()):
-        for ranges, inside in _split(members, 0):
+        if len(members) < LEAST:
+            continue
+        for ranges, inside in _split(members, depth):
             order = order_of(inside)
-            if order:
-                spans = tuple((axis, *ranges[axis]) for axis in AXES if axis in ranges)
-                bands.append(Band(kv_dtype, head_dim, spans, order, len(inside), _losses(inside)[1]))
+            spans = tuple((axis, *ranges[axis]) for axis in AXES if axis in ranges)
+            bands.append(Band(kv_dtype, head_dim, spans, order, len(inside), _losses(inside)[1]))
     return merged(bands)
 
 
@@ -165,6 +178,18 @@ def static(bands: Sequence[Band], shapes: Sequence[Timed], fallback: Rule) -> Ru
         ]
         chosen[shape.group] = min(means)[1] if means and open_bands else None
     return lambda shape: chosen[shape.group] or fallback(shape)
+
+
+def hindsight(shapes: Sequence[Timed]) -> Rule:
+    """The best that any choice of one kernel a group could do, known only afterwards: a bound, not a rule."""
+    groups: dict[tuple[str, str, int], list[Timed]] = {}
+    for shape in shapes:
+        groups.setdefault(shape.group, []).append(shape)
+    chosen = {}
+    for group, same in groups.items():
+        served = [k for k in same[0].kernels if all(k in s.kernels for s in same)]
+        chosen[group] = min(served, key=lambda k: geometric(s.loss(k) for s in same)) if served else None
+    return lambda shape: chosen[shape.group]
 
 
 def _may_hold(band: Band, shape: Timed) -> bool:
