@@ -20,10 +20,19 @@ def compare(registry: Registry, capture: Mapping[str, Any]) -> list[dict[str, An
         case = Case.from_json({**entry, "predicted": {}})
         version = entry.get("version") or capture["packages"].get(case.provider)
         if version is None:
-            predicted: dict[str, Any] = {"status": "not-considered", "code": None, "outcome": None, "row": None}
+            predicted: dict[str, Any] = {"status": "not-considered", "code": None, "outcome": None, "row": None, "box": None}
         else:
             predicted, _ = predict(registry, capture["arch"], {case.provider: version}, case)
         out.append({**entry, "predicted": predicted, "verdict": verdict(predicted, entry["outcome"])})
+    return out
+
+
+def backing(registry: Registry, capture: Mapping[str, Any]) -> list[str | None]:
+    """For each case of the capture the row, exclusion or trap that its answer backs, by id; None where there is none."""
+    out: list[str | None] = []
+    for record in compare(registry, capture):
+        predicted, agrees = record["predicted"], record["verdict"] == "agrees"
+        out.append((predicted["row"] if predicted["status"] == "accepted" else predicted["box"]) if agrees else None)
     return out
 
 

@@ -37,7 +37,7 @@ def group_of(ask: Ask) -> KVGroup:
 def predict(
     registry: Registry, arch: str, packages: Mapping[str, str], case: Case
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(`status`, `code`, `outcome`, `row` as the tables have them; the obligations of the row that accepts)."""
+    """(`status`, `code`, `outcome`, `row` and the hole or trap as the tables have them; the row's obligations)."""
     ask = case.ask
     level = None if not ask.graph else "uniform1" if ask.q_len == 1 else "uniform"
     decision = route(
@@ -55,13 +55,16 @@ def predict(
     )
     answer = decision.candidate(case.kernel, case.provider)
     if answer is None:
-        return {"status": "not-considered", "code": None, "outcome": None, "row": None}, ()
+        return {"status": "not-considered", "code": None, "outcome": None, "row": None, "box": None}, ()
     status = "accepted" if answer.accepted else answer.status
     why = answer.why[0] if answer.why else None
     outcome = "ok" if status == "accepted" else None
     if status == "known-wrong" and why is not None:
         outcome = why.message.partition(":")[0]
-    return {"status": status, "code": why.code if why else None, "outcome": outcome, "row": answer.row}, answer.calls
+    named = why.rows[0] if why and why.rows else None  # the hole or trap that was hit, or rows that do not fit
+    box = named if any(b.id == named for b in registry.table(arch).boxes) else None
+    code = why.code if why else None
+    return {"status": status, "code": code, "outcome": outcome, "row": answer.row, "box": box}, answer.calls
 
 
 def predicted_cases(registry: Registry, arch: str, packages: Mapping[str, str], cases: Iterable[Case]) -> list[Case]:
