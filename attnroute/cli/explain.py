@@ -125,10 +125,20 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
         head_dim=head, latent=args.latent, rope=args.rope, nope=args.nope,
         q_len=q_len, dcp=args.dcp, group_ratio=ratio, q_heads=args.q_heads, topk=args.topk,
         features=tuple(sorted(asked.items())), layout=args.layout, cuda_graph=args.cuda_graph, page=args.page_size,
-        batch_size=args.batch_size, context_len=args.context_len, min_evidence=args.min_evidence,
+        batch_size=args.batch_size, context_len=args.context_len, window=_tokens(args.sliding_window),
+        min_evidence=args.min_evidence,
         allow_unknown=args.allow_unknown, strict_versions=args.strict_versions,
         environment=tuple(sorted(common.parse_environment(args.env).items())), cannot=tuple(args.cannot),
     )  # fmt: skip
+
+
+def _tokens(text: str | bool | None) -> int | None:
+    """Tokens of `--sliding-window TOKENS`; None where they were not given."""
+    if not isinstance(text, str):
+        return None
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"--sliding-window {text}: it must be a whole number of 1 or more tokens", code="bad-field")
+    return int(text)
 
 
 def common_dtype(text: str) -> str:

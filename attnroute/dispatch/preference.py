@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, log
 from typing import Any
 
@@ -14,14 +16,45 @@ from attnroute.registry.versions import VersionRange, public
 from .decision import Preference
 from .request import Request
 
+Ends = tuple[int, float]
 
-def in_half_open(value: int, span: str) -> bool:
-    """Whether `lo..hi` (hi excluded, either end open) holds a count."""
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A band as the dispatcher reads it: half-open ranges, and logarithms of relative times by kernel and provider."""
+
+    ratio: Ends
+    batch: Ends
+    context: Ends
+    times: tuple[tuple[tuple[str, str], str, float], ...]  # (kernel, provider), versions, log of time
+
+    def holds(self, ratio: int | None, batch: int | None, context: int | None, window: int | None) -> bool:
+        """Whether a request may lie in the band. A step reads no more of the context than the window holds; None is
+        free.
+        """
+        if context is None:
+            if window is not None and self.context[0] > window:
+                return False
+        elif not self.context[0] <= (context if window is None else min(context, window)) < self.context[1]:
+            return False
+        return (ratio is None or self.ratio[0] <= ratio < self.ratio[1]) and (
+            batch is None or self.batch[0] <= batch < self.batch[1]
+        )
+
+
+def _ends(span: str) -> Ends:
+    """`lo..hi` (hi excluded, either end open) as numbers."""
     lo, _, hi = span.partition("..")
-    return (not lo or value >= int(lo)) and (not hi or value < int(hi))
+    return int(lo or 0), int(hi) if hi else float("inf")
+
+
+@lru_cache(maxsize=1024)
+def _within(version: str, versions: str) -> bool:
+    return public(version) in VersionRange.parse(versions)
 
 
 def _matches(band: Mapping[str, Any], request: Request) -> bool:
+    """Whether all but the ranges of the band hold the request."""
     if request.phase not in names(band["phase"]) or request.kind not in names(band.get("kind", "gqa")):
         return False
     if request.head_dim is None or request.head_dim not in HeadDims.parse(band["head_dim"]):
@@ -29,16 +62,22 @@ def _matches(band: Mapping[str, Any], request: Request) -> bool:
     model = request.dtype or "bf16"
     if request.kv_dtype is None or request.kv_dtype not in band["dtypes"].get(model, ()):
         return False
-    if request.q_len is not None and request.q_len not in IntSet.parse(band.get("q_len", 1)):
-        return False
-    for key, value in (
-        ("group_ratio", request.group_ratio),
-        ("batch", request.batch_size),
-        ("context", request.context_len),
-    ):
-        if value is not None and key in band and not in_half_open(value, str(band[key])):
-            return False
-    return True
+    return request.q_len is None or request.q_len in IntSet.parse(band.get("q_len", 1))
+
+
+def _bands(table: ArchTable, request: Request) -> tuple[Band, ...]:
+    """The bands of a request with ratio, batch and context left free, remembered."""
+    key = ("bands", request.phase, request.kind, request.head_dim, request.dtype, request.kv_dtype, request.q_len)
+    found: tuple[Band, ...] | None = table.memo.get(key)
+    if found is None:
+        found = table.memo[key] = tuple(_band(b) for b in table.preference if _matches(b, request))
+    return found
+
+
+def _band(band: Mapping[str, Any]) -> Band:
+    times = tuple(((e["kernel"], e["provider"]), str(e["versions"]), log(e["time"])) for e in band["kernels"])
+    ratio, batch, context = (_ends(str(band.get(name, ".."))) for name in ("group_ratio", "batch", "context"))
+    return Band(ratio, batch, context, times)
 
 
 def relative_times(
@@ -47,16 +86,20 @@ def relative_times(
     """Relative time (1.0 = best of the band) of each (kernel, provider) that the matching bands measured.
 
     Batch and context left free match several bands: the answer is then the geometric mean over those that measured the
-    kernel in the installed version, and a kernel missing from one of them is not ranked by measurement.
+    kernel in the installed version, and a kernel missing from one of them is not ranked by measurement. The best of a
+    band need not be installed: the others keep their times and thereby their order.
     """
-    bands = [b for b in table.preference if _matches(b, request)]
+    bands = [
+        b
+        for b in _bands(table, request)
+        if b.holds(request.group_ratio, request.batch_size, request.context_len, request.window)
+    ]
     logs: dict[tuple[str, str], list[float]] = {}
     for band in bands:
-        for entry in band["kernels"]:
-            key = (entry["kernel"], entry["provider"])
+        for key, span, time in band.times:
             installed = versions.get(key)
-            if installed is not None and public(installed) in VersionRange.parse(entry["versions"]):
-                logs.setdefault(key, []).append(log(entry["time"]))
+            if installed is not None and _within(installed, span):
+                logs.setdefault(key, []).append(time)
     return {key: exp(sum(times) / len(times)) for key, times in logs.items() if len(times) == len(bands)}
 
 

@@ -30,7 +30,8 @@ class Request:
 
     Counts are per rank after tensor parallelism; `head_dim` is the pair (qk, v) in elements; `features` maps each
     feature asked for to True or to the dtype the caller holds (sinks). `dcp` above 1 asks for LSE. `batch_size` and
-    `context_len` (requests, tokens) weigh measured preferences only.
+    `context_len` (requests, tokens) weigh measured preferences only, and so does `window`, the tokens that a sliding layer
+    sees of its context.
     """
 
     arch: str
@@ -54,6 +55,7 @@ class Request:
     page: int | None = None
     batch_size: int | None = None
     context_len: int | None = None
+    window: int | None = None
     min_evidence: str | None = None
     allow_unknown: bool = False
     strict_versions: bool = False
@@ -199,6 +201,7 @@ def request_for(
             page=page_size,
             batch_size=batch_size,
             context_len=context_len,
+            window=group.sliding_window,
             min_evidence=min_evidence,
             allow_unknown=allow_unknown,
             strict_versions=strict_versions,

@@ -117,7 +117,8 @@ def decide(
     table = registry.table(request.arch)
     ev = evaluate(table, check_request(request))
     verdicts = [judge(ev, c, packages.get(c.provider)) for c in table.candidates]
-    ranked = rank(table, request, packages, verdicts)
+    times = measured_times(table, request, packages, verdicts)
+    ranked = rank(table, request, verdicts, times)
     wanted = [prefer] if isinstance(prefer, str) else list(prefer or ())
     for name in [*wanted, *([force] if force else [])]:
         _check_kernel(registry, name)
@@ -130,7 +131,6 @@ def decide(
             if hit is not None:
                 chosen = hit
                 break
-    times = _times(table, request, packages, verdicts)
     ctx = Context(registry, ev, packages)
     asked = request.asked
     answers = [_answer(ctx, i, verdict, i == chosen, times, asked) for i, verdict in enumerate(verdicts)]
@@ -141,9 +141,10 @@ def decide(
     return _decision(ctx, answers, ranked, chosen, tuple(notes))
 
 
-def rank(table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]) -> list[int]:
+def rank(
+    table: ArchTable, request: Request, verdicts: list[Verdict], times: Mapping[tuple[str, str], float]
+) -> list[int]:
     """Indices of accepted candidates, best first: by measured relative time, then default order, then catalogue."""
-    times = _times(table, request, packages, verdicts)
 
     def key(i: int) -> tuple[int, float, int, int]:
         candidate = table.candidates[i]
@@ -153,9 +154,10 @@ def rank(table: ArchTable, request: Request, packages: Packages, verdicts: list[
     return sorted((i for i, v in enumerate(verdicts) if v.accepted), key=key)
 
 
-def _times(
+def measured_times(
     table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]
 ) -> dict[tuple[str, str], float]:
+    """Relative times of the accepted candidates that a band measured, by (kernel, provider)."""
     if not table.preference:
         return {}
     accepted = [c for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]

@@ -73,9 +73,9 @@ def _options(
 ) -> tuple[Option, ...]:
     ev = evaluate(table, request)
     verdicts = [judge(ev, c, packages.get(c.provider)) for c in table.candidates]
-    ranked = rank(table, request, packages, verdicts)
-    times = _times(table, packages, request, workload, [table.candidates[i] for i in ranked])
-    ranked.sort(key=lambda i: _measured_first(times.get((table.candidates[i].kernel, table.candidates[i].provider))))
+    accepted = [c for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]
+    times = _times(table, packages, request, workload, accepted)
+    ranked = rank(table, request, verdicts, times)
     found: list[Option] = []
     for place, i in enumerate(ranked):
         candidate = table.candidates[i]
@@ -84,10 +84,6 @@ def _options(
         rows = (verdicts[i], *_other_rows(ev, packages, i, verdicts[i]))
         found += [_option(ev, i, verdict, place, time, weight) for verdict in rows]
     return tuple(found)
-
-
-def _measured_first(time: float | None) -> tuple[int, float]:
-    return (1, 0.0) if time is None else (0, time)
 
 
 def weigh(time: float | None, place: int, times: Mapping[Any, float], slack: float) -> float:
