@@ -88,7 +88,7 @@ def build_table(data: Mapping[str, Any], catalogue: Mapping[str, Any]) -> ArchTa
         preference=tuple(data.get("preference") or ()),
         casts=tuple(casts),
         row_dims=_row_dims(rows),
-        box_dims=_box_dims(boxes),
+        box_dims=_box_dims(boxes, catalogue),
         features=_features(rows),
         box_features=_box_features(boxes),
         holes=holes,
@@ -126,7 +126,8 @@ def _row_dims(rows: tuple[Row, ...]) -> dict[str, DimIndex]:
     return indices
 
 
-def _box_dims(boxes: list[Box]) -> dict[str, DimIndex]:
+def _box_dims(boxes: list[Box], catalogue: Mapping[str, Any]) -> dict[str, DimIndex]:
+    """A box that names no attention kind is about those of its kernel; any other silence holds every value."""
     indices = {}
     for dimension in SCALARS:
         index = indices[dimension.name] = DimIndex(
@@ -135,6 +136,8 @@ def _box_dims(boxes: list[Box]) -> dict[str, DimIndex]:
         for i, box in enumerate(boxes):
             if dimension.name in box.where:
                 index.add(box.where[dimension.name], 1 << i)
+            elif dimension.name == "kind":
+                index.add(list(catalogue["kernels"][box.kernel]["kinds"]), 1 << i)
             else:
                 index.silent |= 1 << i
     return indices
