@@ -2,7 +2,6 @@
 
 It shares no code with attnroute: every set is listed out (up to LIMIT), every row tested one by one. A question (`ask`)
 is a plain dict: a value for every step and option, None where it is free. 200 lines at most, to be read whole."""
-# fmt: off
 import re
 from functools import cache
 from pathlib import Path
