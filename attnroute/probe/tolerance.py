@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnroute.errors import AttnrouteError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from attnroute.probe.case import Ask
 
@@ -34,20 +34,24 @@ class Tolerances:
         raise AttnrouteError(f"{NAME} has no tolerance for {kernel} with {ask.q_dtype} queries and {ask.kv_dtype} keys")
 
 
-def find_tolerances() -> Path:
-    """The file in a checkout, else the copy that an installed wheel carries."""
-    package = Path(__file__).resolve().parents[1]
-    for path in (package.parent / "capabilities" / NAME, package / "_data" / NAME):
-        if path.is_file():
-            return path
-    raise AttnrouteError(f"{NAME} is neither in capabilities/ of a checkout nor in the installed package")
+def probe_data(name: str) -> str:
+    """The text of a data file of the probe: of a checkout, else the copy inside the tables of an installed wheel."""
+    from attnroute.registry.folders import read_section
+    from attnroute.registry.store import CHECKOUT_FOLDER, DATA_FILE
+
+    if (CHECKOUT_FOLDER / name).is_file():
+        return (CHECKOUT_FOLDER / name).read_text(encoding="utf-8")
+    found = read_section(DATA_FILE, "sources").get(name) if DATA_FILE.is_file() else None
+    if found is None:
+        raise AttnrouteError(f"{name} is neither in capabilities/ of a checkout nor in the installed package")
+    return str(found)
 
 
 @lru_cache(maxsize=8)
 def load_tolerances(path: Path | None = None) -> Tolerances:
-    """Reads the file (default: the one `find_tolerances` finds)."""
+    """Reads the file (default: the one that comes with the tables). AttnrouteError if there is none."""
     import yaml
 
-    data = yaml.safe_load((path or find_tolerances()).read_text(encoding="utf-8"))
+    data = yaml.safe_load(path.read_text(encoding="utf-8") if path else probe_data(NAME))
     tiles = {k: {int(h): tuple(pages) for h, pages in heads.items()} for k, heads in data.get("key_tiles", {}).items()}
     return Tolerances(tuple(data["tolerances"]), float(data["lse"]), tiles)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Catalogue files at the top of a folder; `arch/*.yaml` and `engines/*.yaml` lie beside them.
 CATALOGUES = ("kernels", "packages", "reasons", "calls", "lint")
+#: Data of the probe, at the top of a folder as well. Overlays do not change it.
+PROBE_FILES = ("tolerances", "untestable")
 SUBFOLDERS = ("arch", "engines")
 OVERLAY_VARIABLE = "ATTNROUTE_CAPABILITIES"
 
@@ -86,7 +88,7 @@ def open_folder(path: Path, shown: str | None = None) -> Folder:
     if not path.is_dir():
         raise TableError([Problem(show_path(path), 1, 1, "file", "there is no such capabilities folder")])
     files: dict[str, Path | str] = {}
-    for name in CATALOGUES:
+    for name in (*CATALOGUES, *PROBE_FILES):
         if (path / f"{name}.yaml").exists():
             files[f"{name}.yaml"] = path / f"{name}.yaml"
     for sub in SUBFOLDERS:
@@ -127,7 +129,7 @@ def open_overlay(path: Path) -> Folder:
 
 def table_name(path: Path) -> str:
     """Which table a lone file is, by its name and, failing that, by the keys at its top."""
-    if path.stem in CATALOGUES:
+    if path.stem in (*CATALOGUES, *PROBE_FILES):
         return f"{path.stem}.yaml"
     if path.parent.name in SUBFOLDERS:
         return f"{path.parent.name}/{path.name}"

@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from attnroute.registry import schema_defs as d
+from attnroute.registry import schema_probe
 from attnroute.registry.dims import DIMENSIONS, DTYPES, FEATURE_WORDS, KINDS, PHASES
 from attnroute.registry.schema_engine import engine
 
 Schema = dict[str, Any]
-NAMES = ("arch", "kernels", "packages", "reasons", "calls", "engine", "lint", "capture")
+NAMES = ("arch", "kernels", "packages", "reasons", "calls", "engine", "lint", "capture", "tolerances", "untestable")
 _KERNEL = "is no kernel id, such as native_tc"
 _DISTRIBUTION = "is no distribution name, such as flashinfer-python"
 
@@ -28,6 +29,8 @@ def schema(name: str) -> Schema:
         "engine": engine,
         "lint": lint,
         "capture": capture,
+        "tolerances": schema_probe.tolerances,
+        "untestable": schema_probe.untestable,
     }
     built: Schema = builders[name]()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"attnroute {name}"} | built
