@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnroute.errors import AttnrouteError
 from attnroute.probe.capture import read_capture
-from attnroute.probe.fit import BASELINES, Band, Rule, by_bands, first_of, fit, hindsight, losses, static
+from attnroute.probe.fit import BASELINES, Band, Rule, by_bands, first_of, fit, hindsight, left_out, losses, static
 from attnroute.probe.timings import Timed, geometric, read_timings
 from attnroute.registry.registry import default_registry
 
@@ -73,7 +73,10 @@ def report(shapes: list[Timed], bands: list[Band], arch: str) -> str:
             **BASELINES,
         }
         out.append(f"{title:<42}   MEAN     WORST")
-        out += [line(name, losses(rule, part)) for name, rule in rules.items()] + [""]
+        out += [line(name, losses(rule, part)) for name, rule in rules.items()]
+        if part and part is not held:
+            out.append(line("bands, each model and context left out", left_out(part, fallback)))
+        out.append("")
     near = [s.floor_us / min(s.times[0][k] for k in s.kernels) for s in shapes if s.floor_us > 20]
     out.append(
         f"fastest kernel against the memory floor, floors above 20 us: {geometric(near) * 100:.0f} % of the bandwidth"
@@ -101,7 +104,11 @@ def main() -> int:
         return 2
     bands = fit(shapes)
     if not args.report_only:
-        versions = {k: v for c in captures for k, v in c["packages"].items()}
+        found = {item for c in captures if c["timings"] for item in c["packages"].items()}
+        versions = dict(found)
+        if len(versions) < len(found):
+            print("fit_bands: the captures timed different versions of a package; fit them apart", file=sys.stderr)
+            return 2
         names = [p.name for p, c in zip(args.captures, captures, strict=True) if c["timings"]]
         print("preference:")
         print("\n".join(text for band in bands for text in band_yaml(band, versions, names)))

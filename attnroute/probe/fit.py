@@ -11,8 +11,8 @@ from math import log
 from attnroute.probe.timings import Kernel, Timed, geometric
 
 AXES = ("ratio", "batch", "context")
-# PRICE, LEAST and DEPTH are those with the least loss when each model and each context length of the fitted shapes is left
-# out in turn; a larger depth fits those shapes better and the ones left out worse.
+# PRICE, LEAST and DEPTH lose least when each model and each context of the fitted shapes is left out in turn (two-line
+# rule where no band is left). Deeper cuts fit those shapes better and lose more on the ones left out.
 PRICE = 0.08  # a band more has to save so much loss, summed over its shapes
 LEAST = 3  # shapes in a band, and on each side of a split
 DEPTH = 1  # cuts one within the other
@@ -181,7 +181,7 @@ def static(bands: Sequence[Band], shapes: Sequence[Timed], fallback: Rule) -> Ru
 
 
 def hindsight(shapes: Sequence[Timed]) -> Rule:
-    """The best that any choice of one kernel a group could do, known only afterwards: a bound, not a rule."""
+    """The kernel of each group with the least mean loss, known only afterwards: a bound on the mean, not a rule."""
     groups: dict[tuple[str, str, int], list[Timed]] = {}
     for shape in shapes:
         groups.setdefault(shape.group, []).append(shape)
@@ -236,4 +236,14 @@ BASELINES: Mapping[str, Rule] = {
 def losses(rule: Rule, shapes: Iterable[Timed]) -> list[tuple[float, Timed, Kernel]]:
     """Loss of a rule on each shape that it answers, worst first."""
     out = [(s.loss(k), s, k) for s in shapes if (k := rule(s)) is not None]
+    return sorted(out, key=lambda entry: -entry[0])
+
+
+def left_out(shapes: Sequence[Timed], fallback: Rule) -> list[tuple[float, Timed, Kernel]]:
+    """Losses of bands on shapes left out of the fit: each model in turn, then each context."""
+    out: list[tuple[float, Timed, Kernel]] = []
+    for axis in ("model", "context"):
+        for value in {getattr(s, axis): None for s in shapes}:
+            bands = fit(s for s in shapes if getattr(s, axis) != value)
+            out += losses(by_bands(bands, fallback), [s for s in shapes if getattr(s, axis) == value])
     return sorted(out, key=lambda entry: -entry[0])

@@ -65,7 +65,7 @@ def test_what_is_held_out_hangs_on_model_and_context_alone():
 
 def test_bands_find_the_crossings_and_lose_nothing_without_noise():
     timed = read_timings([made_up()])
-    bands = fit(timed)
+    bands = fit(timed, depth=3)
     rule = by_bands(bands, two_line)
     wide = [s for s in timed if not s.held_out and s.head_dim == 128]  # enough shapes on each side of the crossing
     assert losses(rule, wide)[0][0] < 1.001

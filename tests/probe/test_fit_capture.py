@@ -1,0 +1,87 @@
+"""The committed bands of SM90: refitting gives them back, and they lose what docs/preference.md says."""
+
+import json
+import re
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnroute.probe.fit import BASELINES, by_bands, first_of, fit, hindsight, losses, static
+from attnroute.probe.timings import geometric, read_timings
+from attnroute.registry.registry import default_registry
+
+ROOT = Path(__file__).parents[2]
+CAPTURES = sorted((ROOT / "capabilities/captures").glob("h200-sm90-2026-11-30-*.json"))
+DOC = (ROOT / "docs/preference.md").read_text(encoding="utf-8")
+TABLE = yaml.safe_load((ROOT / "capabilities/arch/sm90.yaml").read_text(encoding="utf-8"))["preference"]
+
+
+@pytest.fixture(scope="module")
+def timed():
+    return read_timings(json.loads(path.read_text(encoding="utf-8")) for path in CAPTURES)
+
+
+@pytest.fixture(scope="module")
+def rules(timed):
+    bands = fit(timed)
+    fallback = first_of(*default_registry().table("sm90").default_order["decode"], otherwise=())
+    held = [s for s in timed if s.held_out]
+    return {
+        "bands, per request": by_bands(bands, fallback),
+        "bands, static": static(bands, held, fallback),
+        "one kernel a group, chosen in hindsight": hindsight(held),
+        **BASELINES,
+    }
+
+
+def test_the_captures_hold_enough_shapes_fitted_and_held_out(timed):
+    assert len(timed) >= 80
+    held = [s for s in timed if s.held_out]
+    assert len(held) > 40
+    assert {s.head_dim for s in held} == {s.head_dim for s in timed} == {64, 128, 256, 512}
+
+
+def test_refitting_gives_the_committed_bands():
+    script = ROOT / "scripts/fit_bands.py"
+    done = subprocess.run(
+        [sys.executable, script, *CAPTURES, "--yaml-only"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert yaml.safe_load(done.stdout)["preference"] == TABLE
+
+
+def test_bands_rest_on_enough_shapes_and_rank_all_providers(timed):
+    for band in fit(timed):
+        assert band.shapes >= 3
+        assert band.order[0][1] == 1.0
+    listed = {(e["kernel"], e["provider"]) for band in TABLE for e in band["order"]}
+    assert {("fa3", "vllm"), ("fa4", "vllm"), ("fa4", "flash-attn-4"), ("xqa", "flashinfer-python")} <= listed
+
+
+def test_each_timed_shape_lies_in_at_most_one_band(timed):
+    bands = fit(timed)
+    for shape in timed:
+        assert sum(band.holds(shape) for band in bands) <= 1
+    assert not any(a["band"] == b["band"] for a, b in combinations(TABLE, 2))
+
+
+def test_what_is_lost_on_held_out_shapes_is_what_the_page_says(timed, rules):
+    stated = dict(re.findall(r"^\| ([^|]+?) +\| +([\d.]+ % \| +[\d.]+) %", DOC, re.MULTILINE))
+    for name, rule in rules.items():
+        found = losses(rule, [s for s in timed if s.held_out])
+        mean, worst = (float(n) for n in re.findall(r"[\d.]+", stated[name]))
+        assert len(found) == sum(s.held_out for s in timed)
+        assert (geometric(e[0] for e in found) - 1) * 100 == pytest.approx(mean, abs=0.01), name
+        assert (found[0][0] - 1) * 100 == pytest.approx(worst, abs=0.1), name
+
+
+def test_bands_lose_less_than_every_rule_of_thumb_on_average(timed, rules):
+    held = [s for s in timed if s.held_out]
+    bands, fixed = (geometric(e[0] for e in losses(rules[f"bands, {n}"], held)) for n in ("per request", "static"))
+    for name in BASELINES:
+        other = losses(rules[name], held)
+        assert geometric(e[0] for e in other) > max(bands, fixed), name
+        assert other[0][0] >= losses(rules["bands, per request"], held)[0][0] - 1e-9, name
