@@ -65,7 +65,7 @@ def _matches(band: Mapping[str, Any], request: Request) -> bool:
     return request.q_len is None or request.q_len in IntSet.parse(band.get("q_len", 1))
 
 
-def _bands(table: ArchTable, request: Request) -> tuple[Band, ...]:
+def measured_bands(table: ArchTable, request: Request) -> tuple[Band, ...]:
     """The bands of a request with ratio, batch and context left free, remembered."""
     key = ("bands", request.phase, request.kind, request.head_dim, request.dtype, request.kv_dtype, request.q_len)
     found: tuple[Band, ...] | None = table.memo.get(key)
@@ -89,11 +89,11 @@ def relative_times(
     kernel in the installed version, and a kernel missing from one of them is not ranked by measurement. The best of a
     band need not be installed: the others keep their times and thereby their order.
     """
-    bands = [
-        b
-        for b in _bands(table, request)
-        if b.holds(request.group_ratio, request.batch_size, request.context_len, request.window)
-    ]
+    bands = measured_bands(table, request)
+    if not bands:
+        return {}
+    asked = (request.group_ratio, request.batch_size, request.context_len, request.window)
+    bands = tuple(b for b in bands if b.holds(*asked))
     logs: dict[tuple[str, str], list[float]] = {}
     for band in bands:
         for key, span, time in band.times:
@@ -111,7 +111,12 @@ def default_rank(table: ArchTable, phase: str, kernel: str) -> int:
 
 def describe(table: ArchTable, time: float | None, any_measured: bool) -> Preference:
     """The words that go with a place in the order, which never pass a default off as a measurement."""
+    return _described(table.arch, time, any_measured)
+
+
+@lru_cache(maxsize=1024)
+def _described(arch: str, time: float | None, any_measured: bool) -> Preference:
     if time is not None:
-        return Preference(True, round(time, 4), f"measured on {table.arch}, relative time {time:.2f}")
+        return Preference(True, round(time, 4), f"measured on {arch}, relative time {time:.2f}")
     suffix = ", after the measured ones" if any_measured else ""
-    return Preference(False, None, f"default order of {table.arch}, not measured{suffix}")
+    return Preference(False, None, f"default order of {arch}, not measured{suffix}")

@@ -30,8 +30,8 @@ class Request:
 
     Counts are per rank after tensor parallelism; `head_dim` is the pair (qk, v) in elements; `features` maps each
     feature asked for to True or to the dtype the caller holds (sinks). `dcp` above 1 asks for LSE. `batch_size` and
-    `context_len` (requests, tokens) weigh measured preferences only, and so does `window`, the tokens that a sliding layer
-    sees of its context.
+    `context_len` (requests, tokens) weigh measured preferences only, and so does `window`, the tokens that a sliding
+    layer sees of its context.
     """
 
     arch: str

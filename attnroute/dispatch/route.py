@@ -16,7 +16,7 @@ from .group import KVGroup
 from .judge import Verdict, judge
 from .masks import calls_of, evaluate
 from .packages import Packages, resolve_packages
-from .preference import default_rank, describe, relative_times
+from .preference import default_rank, describe, measured_bands, relative_times
 from .request import Request, check_request, request_for
 from .why import Context, why
 
@@ -158,7 +158,7 @@ def measured_times(
     table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]
 ) -> dict[tuple[str, str], float]:
     """Relative times of the accepted candidates that a band measured, by (kernel, provider)."""
-    if not table.preference:
+    if not table.preference or not measured_bands(table, request):
         return {}
     accepted = [c for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]
     versions = {(c.kernel, c.provider): packages.get(c.provider) or "" for c in accepted}
