@@ -16,15 +16,14 @@ import sys
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnroute.probe.capture import read_capture
 from attnroute.probe.compare import backing
 from attnroute.registry.positions import Map, Seq, parse
 from attnroute.registry.registry import load_registry
 
-FOLDER = ROOT / "capabilities"
+FOLDER = Path(__file__).resolve().parents[1] / "capabilities"
 CITED = re.compile(r" *- \{capture: ")
 WIDTH = 150
 Citations = dict[str, dict[str, list[int]]]
@@ -57,7 +56,7 @@ def items_of(root: Map, arch: str) -> dict[str, Map]:
 
 
 def last_line(item: Map, lines: list[str]) -> int:
-    """The last line (from 1) of an item: before the next line that is indented no deeper, comments and gaps left out."""
+    """The last line (from 1) of an item: before the next that is indented no deeper, without comments and gaps."""
     at = item.line
     while at < len(lines) and (not lines[at].strip() or len(lines[at]) - len(lines[at].lstrip()) >= item.col - 1):
         if len(lines[at]) - len(lines[at].lstrip()) < item.col - 1:

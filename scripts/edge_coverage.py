@@ -13,14 +13,14 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnroute.probe.capture import read_capture
 from attnroute.probe.edges import coverage, rendered
 from attnroute.probe.tolerance import probe_data
 from attnroute.registry.registry import load_registry
 
+ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "probing-edges.md"
 ARCH = "sm90"
 

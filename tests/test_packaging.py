@@ -139,6 +139,14 @@ def test_plan_from_the_wheel_never_imports_yaml(clean_venv: Path, tmp_path: Path
     assert decode == {"xqa", "native_tc"}
 
 
+def test_the_probe_of_a_wheel_finds_its_tolerances(clean_venv: Path, tmp_path: Path) -> None:
+    ask = "from attnroute.probe.tolerance import load_tolerances, probe_data as d; r = load_tolerances(); "
+    ask += "print(len(r.rules), r.lse, r.key_tiles['fa4'][256], 'undecidable' in d('untestable.yaml'))"
+    installed = run(venv_python(clean_venv), "-c", ask, cwd=tmp_path)
+    assert installed.stdout == run(sys.executable, "-c", ask, cwd=ROOT).stdout
+    assert installed.stdout.endswith("0.02 (64, 80) True\n")
+
+
 def test_wheel_answers_like_the_checkout(clean_venv: Path, tmp_path: Path) -> None:
     question = [
         "explain",

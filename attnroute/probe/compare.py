@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnroute.probe.case import Case
-from attnroute.probe.predict import predict, verdict
+from attnroute.probe.predict import NOT_CONSIDERED, predict, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ def compare(registry: Registry, capture: Mapping[str, Any]) -> list[dict[str, An
         case = Case.from_json({**entry, "predicted": {}})
         version = entry.get("version") or capture["packages"].get(case.provider)
         if version is None:
-            predicted: dict[str, Any] = {"status": "not-considered", "code": None, "outcome": None, "row": None, "box": None}
+            predicted: dict[str, Any] = dict(NOT_CONSIDERED)
         else:
             predicted, _ = predict(registry, capture["arch"], {case.provider: version}, case)
         out.append({**entry, "predicted": predicted, "verdict": verdict(predicted, entry["outcome"])})
@@ -28,7 +28,7 @@ def compare(registry: Registry, capture: Mapping[str, Any]) -> list[dict[str, An
 
 
 def backing(registry: Registry, capture: Mapping[str, Any]) -> list[str | None]:
-    """For each case of the capture the row, exclusion or trap that its answer backs, by id; None where there is none."""
+    """For each case of the capture the id of the row, exclusion or trap that its answer backs, or None."""
     out: list[str | None] = []
     for record in compare(registry, capture):
         predicted, agrees = record["predicted"], record["verdict"] == "agrees"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
     from attnroute.registry.table import Row
 
-#: Query tokens tried where any number is declared, and features that a request can ask for.
-STEPS, ASKED = (1, 2, 4), ("window", "softcap", "lse", "sinks", "noncausal")
+#: Query tokens tried where any number is declared.
+STEPS = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,24 @@ class Coverage:
     open: tuple[tuple[str, str], ...]
 
 
+def _when(value: Callable[[Ask], object], wanted: object) -> Callable[[Ask], bool]:
+    return lambda ask: value(ask) == wanted
+
+
+def _asks_for(feature: str) -> Callable[[Ask], bool]:
+    return lambda ask: feature in ask.features()
+
+
 def edges(row: Row) -> Iterator[Edge]:
     """Phases, ends of each set, pairs of dtypes, layouts, graphs and features that the row declares."""
     dims = row.dims
     for phase in names(dims["phase"]):
-        yield Edge(f"phase {phase}", lambda a, p=phase: a.phase == p, phase)
+        yield Edge(f"phase {phase}", _when(lambda a: a.phase, phase), phase)
     for sample in head_samples(HeadDims.parse(dims["head_dim"])) if "head_dim" in dims else ():
         if sample.reason == "edge":
             qk, v = sample.value
             text = f"head {qk}" if qk == v else f"head {qk}x{v}"
-            yield Edge(text, lambda a, qk=qk, v=v: (a.head_dim, a.head_dim_v) == (qk, v))
+            yield Edge(text, _when(lambda a: (a.head_dim, a.head_dim_v), (qk, v)))
     ends: list[tuple[str, str, tuple[int, ...], Callable[[Ask], int]]] = [
         ("page", "page", ANY_PAGES, lambda a: a.page_size),
         ("group_ratio", "ratio", RATIOS, lambda a: a.ratio),
@@ -65,18 +73,18 @@ def edges(row: Row) -> Iterator[Edge]:
             continue
         for sample in int_samples(IntSet.parse(dims[name]), tried):
             if sample.reason == "edge":
-                yield Edge(f"{word} {sample.value[0]}", lambda a, v=sample.value[0], f=value: f(a) == v)
+                yield Edge(f"{word} {sample.value[0]}", _when(value, sample.value[0]))
     for _, q, kv in pairs(row):
-        yield Edge(f"{q}/{kv}", lambda a, q=q, kv=kv: (a.q_dtype, a.kv_dtype) == (q, kv))
+        yield Edge(f"{q}/{kv}", _when(lambda a: (a.q_dtype, a.kv_dtype), (q, kv)))
     for layout in row.layouts or ():
-        yield Edge(layout, lambda a, one=layout: a.layout == one)
+        yield Edge(layout, _when(lambda a: a.layout, layout))
     if row.graph_level not in (None, "none", "unknown"):
         yield Edge("captured", lambda a: a.graph)
     for name, state in row.features.items():
         if name == "mask" and state == "required" and "draft-mask" in row.calls:
             yield Edge(name, lambda a: a.q_len > 1)  # the launcher passes the mask of the draft block
         elif state not in (False, "unknown"):
-            yield Edge(name, lambda a, n=name: n in a.features(), name)
+            yield Edge(name, _asks_for(name), name)
 
 
 class Answers:
@@ -158,9 +166,9 @@ def rendered(found: list[Coverage]) -> str:
     lines = [
         "# Which declared edges the captures have answered",
         "",
-        "Written by `scripts/edge_coverage.py` from the rows, the captures and `capabilities/untestable.yaml`. An edge is an end",
-        "of a declared set, a phase, a pair of dtypes, a layout, a feature, or capture in a CUDA graph; it has an answer if a",
-        "case inside the row stood there and the kernel answered. Numbers stand for the reasons below.",
+        "Written by `scripts/edge_coverage.py` from the rows, the captures and `capabilities/untestable.yaml`.",
+        "An edge is an end of a declared set, a phase, a pair of dtypes, a layout, a feature, or capture in a CUDA graph.",
+        "It has an answer if a case inside the row stood there and the kernel answered. Numbers stand for reasons.",
         "",
         f"{len(found)} rows, {len(asked)} of them with answers; {have} edges answered, {lack} not.",
         "",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from attnroute.registry.registry import Registry
 
+NOT_CONSIDERED = {"status": "not-considered", "code": None, "outcome": None, "row": None, "box": None}
 #: How an answer relates to the prediction. Only `contradicts` makes the tables wrong.
 VERDICTS = ("agrees", "contradicts", "surprise", "news", "silent")
 
@@ -55,7 +56,7 @@ def predict(
     )
     answer = decision.candidate(case.kernel, case.provider)
     if answer is None:
-        return {"status": "not-considered", "code": None, "outcome": None, "row": None, "box": None}, ()
+        return dict(NOT_CONSIDERED), ()
     status = "accepted" if answer.accepted else answer.status
     why = answer.why[0] if answer.why else None
     outcome = "ok" if status == "accepted" else None
