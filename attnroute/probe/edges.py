@@ -167,7 +167,7 @@ def rendered(found: list[Coverage]) -> str:
         "# Which declared edges the captures have answered",
         "",
         "Written by `scripts/edge_coverage.py` from the rows, the captures and `capabilities/untestable.yaml`.",
-        "An edge is an end of a declared set, a phase, a pair of dtypes, a layout, a feature, or capture in a CUDA graph.",
+        "An edge is an end of a declared set, a phase, a pair of dtypes, a layout, a feature, or capture in a graph.",
         "It has an answer if a case inside the row stood there and the kernel answered. Numbers stand for reasons.",
         "",
         f"{len(found)} rows, {len(asked)} of them with answers; {have} edges answered, {lack} not.",
