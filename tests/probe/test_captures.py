@@ -7,12 +7,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from attnroute.cli.main import main
 from attnroute.probe.capture import read_capture
 from attnroute.probe.case import OUTCOMES, SILENT, Case
 from attnroute.probe.compare import compare, contradictions
 from attnroute.probe.timings import read_timings
+from attnroute.probe.tolerance import probe_data
 from attnroute.registry.registry import load_registry
 from attnroute.registry.schema_check import messages
 
@@ -41,6 +43,11 @@ def cases():
 
 def answered():
     return [case for _, case in cases() if case["outcome"] not in SILENT]
+
+
+def shape(timing):
+    request = timing["request"]
+    return request["model"], timing["batch"], timing["context"], request["page_size"], request["kv_dtype"]
 
 
 def script(name):
@@ -74,6 +81,7 @@ def test_a_wrong_answer_would_be_seen():
 
 def test_enough_was_asked_and_answered():
     assert len(answered()) >= 250
+    assert sum("has no parameter" not in case["message"] for case in answered()) >= 250
     assert {(c["provider"], c["version"], c["kernel"]) for c in answered()} >= ASKED
     assert len(read_timings(capture(path) for path in CAPTURES)) >= 80
 
@@ -109,6 +117,18 @@ def test_what_was_asked_had_been_predicted():
         before = known[case["version"], case["id"]]
         assert before["request"] == case["request"]
         assert {k: before["predicted"][k] for k in BEFORE} == {k: case["predicted"][k] for k in BEFORE}
+
+
+def test_the_page_names_what_was_run_and_what_cannot_be_decided():
+    page = (ROOT / "docs" / "probing.md").read_text(encoding="utf-8")
+    for path in CAPTURES:
+        outcomes = [case["outcome"] for case in capture(path)["cases"]]
+        told = sum(outcome not in SILENT for outcome in outcomes)
+        shapes = len({shape(timing) for timing in capture(path)["timings"]})
+        line = next(line for line in page.splitlines() if f"`{path.name}`" in line)
+        assert line.endswith(f"| {len(outcomes)} | {told} | {shapes} |")
+    found = yaml.safe_load(probe_data("untestable.yaml"))
+    assert all(f"- {entry['what']}\n" in page for entry in found["undecidable"])
 
 
 def test_citations_and_edges_are_current():
