@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnroute.dispatch.decision import CandidateAnswer, Decision
+    from attnroute.dispatch.answer import CandidateAnswer
+    from attnroute.dispatch.decision import Decision
     from attnroute.dispatch.group import KVGroup
     from attnroute.dispatch.packages import Packages
     from attnroute.dispatch.route import route
@@ -19,7 +20,7 @@ __version__ = "0.1.0"
 #: Public names and where they live; each module is imported when its name is first used.
 _HOMES = {
     "AttnrouteError": "attnroute.errors",
-    "CandidateAnswer": "attnroute.dispatch.decision",
+    "CandidateAnswer": "attnroute.dispatch.answer",
     "Decision": "attnroute.dispatch.decision",
     "KVGroup": "attnroute.dispatch.group",
     "Packages": "attnroute.dispatch.packages",

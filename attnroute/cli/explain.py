@@ -7,7 +7,8 @@ from typing import Any
 
 from attnroute.cli import common
 from attnroute.cli.text import WIDTH, label_block, paint, wrap
-from attnroute.dispatch.decision import CandidateAnswer, Decision, Why
+from attnroute.dispatch.answer import CandidateAnswer
+from attnroute.dispatch.decision import Decision, Why
 from attnroute.dispatch.request import Request
 from attnroute.errors import UsageError
 from attnroute.registry.dims import FEATURES, GRAPH_LEVELS, KINDS, LAYOUTS, MLA_KINDS, PHASES, STORAGES, STRENGTHS

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnroute.registry.sets import IntSet
+if TYPE_CHECKING:
+    from attnroute.registry.sets import IntSet
+
+    from .answer import CandidateAnswer
+    from .packages import Packages
+    from .request import Request
 
 
 @dataclass(frozen=True)
@@ -41,62 +45,6 @@ class Fix:
         return {"change": self.change, "message": self.message}
 
 
-@dataclass(slots=True, eq=False)
-class CandidateAnswer:
-    """One candidate's status; read-only. `why` and `fix` are worked out when read.
-
-    `status`: chosen, accepted, rejected, undeclared, known-wrong or not-considered. `page_sizes` is set if the
-    candidate is accepted; `row` names the row that accepts, or would if what is unknown held.
-    """
-
-    kernel: str
-    provider: str
-    status: str
-    row: str | None
-    page_sizes: IntSet | None
-    q_dtype: str | None
-    calls: tuple[str, ...]
-    layouts: tuple[str, ...] | None
-    graph_level: str | None
-    strength: str | None
-    preference: Preference | None
-    warnings: tuple[str, ...]
-    _parts: tuple[Any, ...] = field(repr=False)  # what `_explain` and `_mend` work from
-    _explain: Callable[..., tuple[Why, ...]] = field(repr=False)
-    _mend: Callable[..., tuple[Fix, ...]] = field(repr=False)
-    _why: tuple[Why, ...] | None = field(default=None, init=False, repr=False)
-    _fix: tuple[Fix, ...] | None = field(default=None, init=False, repr=False)
-
-    @property
-    def why(self) -> tuple[Why, ...]:
-        """Reasons, most telling first; empty for a candidate that is accepted."""
-        if self._why is None:
-            self._why = self._explain(*self._parts)
-        return self._why
-
-    @property
-    def fix(self) -> tuple[Fix, ...]:
-        """At most two changes of at most two parts each, each of which, applied, is accepted."""
-        if self._fix is None:
-            self._fix = self._mend(*self._parts)
-        return self._fix
-
-    @property
-    def accepted(self) -> bool:
-        return self.status in ("chosen", "accepted")
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kernel": self.kernel,
-            "provider": self.provider,
-            "page_sizes": None if self.page_sizes is None or not self.accepted else self.page_sizes.to_yaml(),
-            "status": self.status,
-            "row": self.row,
-            "why": [w.to_json() for w in self.why],
-            "fix": [f.to_json() for f in self.fix],
-        }
-
-
 @dataclass(frozen=True)
 class Preference:
     """Why a candidate stands where it does: measured (relative time 1.0 = best) or the default order."""
@@ -109,42 +57,92 @@ class Preference:
         return {"measured": self.measured, "relative_time": self.relative_time, "text": self.text}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Decision:
-    """What `route` answers. `kernel` is None if nothing serves the request; the reasons are in `candidates`.
-
-    `page_sizes` (tokens) is the set that the chosen row accepts, the one asked for if a page was asked for. `q_dtype`
-    is the dtype in which the query must be passed, `layouts` the KV layouts declared (None: nobody looked), `calls` the
-    obligations of the caller (calls.yaml), `graph_level` the highest CUDA-graph level the row declares.
-    """
+    """What `route` answers; read-only. `kernel` is None if nothing serves the request; `candidates` has the reasons."""
 
     arch: str
     phase: str
-    request: dict[str, Any]
-    packages: dict[str, str]
-    packages_origin: str
-    kernel: str | None
-    provider: str | None
-    row: str | None
-    page_sizes: IntSet | None
-    q_dtype: str | None
-    layouts: tuple[str, ...] | None
-    calls: tuple[str, ...]
-    graph_level: str | None
-    preference: Preference | None
-    strength: str | None
     candidates: tuple[CandidateAnswer, ...]
-    warnings: tuple[str, ...] = ()
-    _evidence: Callable[[], list[dict[str, Any]]] = field(default=list, repr=False, compare=False)
+    warnings: tuple[str, ...]
+    _best: CandidateAnswer | None = field(repr=False)
+    _asked: Request = field(repr=False)
+    _packages: Packages = field(repr=False)
+    _evidence: Callable[[str, str], list[dict[str, Any]]] = field(repr=False)
+
+    @property
+    def kernel(self) -> str | None:
+        """The chosen kernel's id, or None if nothing serves the request."""
+        return None if self._best is None else self._best.kernel
+
+    @property
+    def provider(self) -> str | None:
+        """The distribution that ships it."""
+        return None if self._best is None else self._best.provider
+
+    @property
+    def row(self) -> str | None:
+        """The row that accepts the request."""
+        return None if self._best is None else self._best.row
+
+    @property
+    def page_sizes(self) -> IntSet | None:
+        """Page sizes (tokens) that the row accepts; the one asked for if a page was asked for."""
+        return None if self._best is None else self._best.page_sizes
+
+    @property
+    def q_dtype(self) -> str | None:
+        """The dtype in which the query must be passed."""
+        return None if self._best is None else self._best.q_dtype
+
+    @property
+    def layouts(self) -> tuple[str, ...] | None:
+        """KV layouts declared; None where nobody looked."""
+        return None if self._best is None else self._best.layouts
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Obligations of the caller (calls.yaml)."""
+        return () if self._best is None else self._best.calls
+
+    @property
+    def graph_level(self) -> str | None:
+        """The highest CUDA-graph level the row declares."""
+        return None if self._best is None else self._best.graph_level
+
+    @property
+    def preference(self) -> Preference | None:
+        """Why the choice stands first: measured, or the default order."""
+        return None if self._best is None else self._best.preference
+
+    @property
+    def strength(self) -> str | None:
+        """How strong the row's evidence is."""
+        return None if self._best is None else self._best.strength
 
     @property
     def served(self) -> bool:
         return self.kernel is not None
 
-    @cached_property
+    @property
+    def request(self) -> dict[str, Any]:
+        """The request as understood, free dimensions left out."""
+        return self._asked.to_json()
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions by distribution that the answer is about."""
+        return dict(self._packages.versions)
+
+    @property
+    def packages_origin(self) -> str:
+        """Where the versions come from: named, installed here, pinned by an engine, last versions looked at."""
+        return self._packages.origin
+
+    @property
     def evidence(self) -> list[dict[str, Any]]:
         """What backs the chosen row: sources, captures, reports, each with the place it is written (`at`)."""
-        return self._evidence()
+        return [] if self.row is None else self._evidence(self.arch, self.row)
 
     def candidate(self, kernel: str, provider: str | None = None) -> CandidateAnswer | None:
         """The answer for one kernel (from one provider if named; else the best placed)."""

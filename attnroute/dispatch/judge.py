@@ -21,7 +21,7 @@ from .request import Request
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of one candidate.
+    """What became of one candidate; read-only, since plain ones are shared.
 
     `status` is accepted, rejected, undeclared, known-wrong or not-considered; `row` the index of the row that accepts
     (or would, if what is unknown held); `box` the exclusion or trap that decided; `step` the name of the step that did
@@ -43,18 +43,22 @@ class Verdict:
         return self.status == "accepted"
 
 
+_ABSENT = Verdict("not-considered", step="package")
+_NO_ROWS = Verdict("rejected", step="arch")
+
+
 def judge(ev: Evaluation, candidate: Candidate, version: str | None) -> Verdict:
     """The verdict for a candidate of an installed version; None means that the package is not considered."""
     if version is None:
-        return Verdict("not-considered", step="package")
+        return _ABSENT
     if not candidate.rows and not candidate.traps:
-        return Verdict("rejected", step="arch")
+        return _NO_ROWS
     window = ev.table.memo.get((candidate.kernel, candidate.provider, version))
     if window is None:
         window = _window(ev.table, candidate, version)
-    installed, looked_at, below, above, masks = window
+    installed, looked_at, below, above, masks, plain = window
     if not candidate.rows & ev.loose and not ev.met & candidate.traps and (looked_at or below is not None):
-        return Verdict("rejected", version=installed)  # by rows and traps of any version alike
+        return plain  # by rows and traps of any version alike
     base = _judge_at(ev, candidate, installed, masks)
     if base.step == "trap":  # its version range is stated, so it needs no version looked at nearby
         return base
@@ -69,12 +73,19 @@ def judge(ev: Evaluation, candidate: Candidate, version: str | None) -> Verdict:
 
 def _window(
     table: ArchTable, candidate: Candidate, version: str
-) -> tuple[str, bool, str | None, str | None, tuple[int, int]]:
-    """(public version, looked at, nearest looked at below and above, masks of rows and boxes), remembered."""
+) -> tuple[str, bool, str | None, str | None, tuple[int, int], Verdict]:
+    """(public version, looked at, nearest below and above that were, masks of rows and boxes, a plain refusal)."""
     installed = public(version)
     below, above = table.seen_around(candidate, installed)
     rows, boxes = table.version_masks(candidate.provider, installed)
-    found = (installed, installed in candidate.seen, below, above, (rows & candidate.rows, boxes))
+    found = (
+        installed,
+        installed in candidate.seen,
+        below,
+        above,
+        (rows & candidate.rows, boxes),
+        Verdict("rejected", version=installed),
+    )
     table.memo[candidate.kernel, candidate.provider, version] = found
     return found
 
@@ -203,7 +214,7 @@ def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: i
         _, i, pages = found
         row = table.rows[i]
         if request.page is not None:
-            pages = IntSet.of([request.page])
+            pages = IntSet.parse(request.page)
         elif pages is None:
             pages = row.page
         q_dtype = table.used_q_dtype(row, request.dtype, request.kv_dtype, request.cannot)

@@ -8,17 +8,17 @@ from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from attnroute.errors import UnservedError, UsageError, unknown_name
-from attnroute.registry.table import ArchTable, Candidate, Row
+from attnroute.registry.table import ArchTable, Candidate
 
-from .decision import CandidateAnswer, Decision
-from .fix import fixes
+from .answer import CandidateAnswer
+from .decision import Decision
 from .group import KVGroup
 from .judge import Verdict, judge
-from .masks import calls_of, evaluate
+from .masks import evaluate
 from .packages import Packages, resolve_packages
 from .preference import default_rank, describe, measured_bands, relative_times
 from .request import Request, check_request, request_for
-from .why import Context, why
+from .why import Context
 
 if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
@@ -32,7 +32,7 @@ P = ParamSpec("P")
 
 def _remembered(ask: Callable[P, Decision]) -> Callable[P, Decision]:
     """Answers a repeated question from memory. Arguments must be hashable; mappings and lists are frozen on the way."""
-    cached: Callable[..., Decision] = lru_cache(maxsize=8192)(ask)
+    cached: Callable[..., Decision] = lru_cache(maxsize=2048)(ask)
 
     @wraps(ask)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Decision:
@@ -132,8 +132,7 @@ def decide(
                 chosen = hit
                 break
     ctx = Context(registry, ev, packages)
-    asked = request.asked
-    answers = [_answer(ctx, i, verdict, i == chosen, times, asked) for i, verdict in enumerate(verdicts)]
+    answers = [_answer(ctx, i, verdict, i == chosen, times) for i, verdict in enumerate(verdicts)]
     if force is not None and chosen is None:
         raise UnservedError(_force_words(answers, force), code="force-unserved")
     notes = _prefer_notes(answers, chosen, wanted, group) if wanted else []
@@ -172,59 +171,20 @@ def _decision(
     place = {i: n for n, i in enumerate(ranked)}
     order = sorted(range(len(answers)), key=lambda i: (_STATUS_ORDER[answers[i].status], place.get(i, 0), i))
     best = None if chosen is None else answers[chosen]
-    row_id = None if best is None else best.row
-
-    def evidence() -> list[dict[str, Any]]:
-        return [] if row_id is None or best is None else ctx.registry.evidence(table.arch, row_id)
-
+    ranked_answers = tuple(answers[i] for i in order)
     return Decision(
-        arch=table.arch,
-        phase=request.phase,
-        request=request.to_json(),
-        packages=dict(ctx.packages.versions),
-        packages_origin=ctx.packages.origin,
-        kernel=None if best is None else best.kernel,
-        provider=None if best is None else best.provider,
-        row=row_id,
-        page_sizes=None if best is None else best.page_sizes,
-        q_dtype=None if best is None else best.q_dtype,
-        layouts=None if best is None else best.layouts,
-        calls=() if best is None else best.calls,
-        graph_level=None if best is None else best.graph_level,
-        preference=None if best is None else best.preference,
-        strength=None if best is None else best.strength,
-        candidates=tuple(answers[i] for i in order),
-        warnings=notes,
-        _evidence=evidence,
+        table.arch, request.phase, ranked_answers, notes, best, request, ctx.packages, ctx.registry.evidence
     )
 
 
 def _answer(
-    ctx: Context,
-    index: int,
-    verdict: Verdict,
-    chosen: bool,
-    times: dict[tuple[str, str], float],
-    asked: Mapping[str, Any],
+    ctx: Context, index: int, verdict: Verdict, chosen: bool, times: Mapping[tuple[str, str], float]
 ) -> CandidateAnswer:
-    table, request = ctx.ev.table, ctx.ev.request
-    candidate = table.candidates[index]
-    row: Row | None = None if verdict.row is None else table.rows[verdict.row]
-    calls: tuple[str, ...] = ()
+    candidate = ctx.ev.table.candidates[index]
     preference = None
-    warnings: tuple[str, ...] = ()
-    if row is not None:
-        calls = calls_of(table, row, asked, request.dtype, verdict.q_dtype)
-    if verdict.accepted:
-        preference = describe(table, times.get((candidate.kernel, candidate.provider)), bool(times))
-        if verdict.unverified:
-            warnings = ("unverified-version",)
-    return CandidateAnswer(
-        candidate.kernel, candidate.provider, "chosen" if chosen else verdict.status, None if row is None else row.id,
-        verdict.pages, verdict.q_dtype, calls, None if row is None else row.layouts,
-        None if row is None else row.graph_level, None if row is None else row.strength, preference, warnings,
-        (ctx, candidate, verdict), why, fixes,
-    )  # fmt: skip
+    if verdict.status == "accepted":
+        preference = describe(ctx.ev.table, times.get((candidate.kernel, candidate.provider)), bool(times))
+    return CandidateAnswer("chosen" if chosen else verdict.status, preference, ctx, candidate, verdict)
 
 
 def _named(candidate: Candidate, name: str) -> bool:

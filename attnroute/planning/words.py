@@ -18,7 +18,7 @@ from .record import Notes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from attnroute.dispatch.decision import CandidateAnswer
+    from attnroute.dispatch.answer import CandidateAnswer
     from attnroute.dispatch.group import KVGroup
 
     from .joint import GroupClass, Joint, PhaseNeed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnroute.dispatch.decision import CandidateAnswer
+from attnroute.dispatch.answer import CandidateAnswer
 from attnroute.dispatch.packages import Packages
 from attnroute.dispatch.request import Request
 from attnroute.dispatch.route import decide

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnroute.cli.main import main
-from attnroute.dispatch.decision import CandidateAnswer, Decision
+from attnroute.dispatch.answer import CandidateAnswer
+from attnroute.dispatch.decision import Decision
 from attnroute.dispatch.fix import apply_change
 from attnroute.dispatch.packages import Packages
 from attnroute.dispatch.request import Request
