@@ -36,16 +36,19 @@ def runner_up(search: Search, classes: Sequence[GroupClass], joint: Joint) -> di
             other = found.chosen[i][j] if found is not None else None
             if found is None or other is None or (best is not None and found.cost >= best[0]):
                 continue
-            best = found.cost, {
-                "group": search.members[i].title,
-                "phase": need.phase,
-                "kernel": other.kernel,
-                "provider": other.provider,
-                "instead_of": taken.kernel,
-                "instead_of_provider": taken.provider,
-                "costs_more": (found.cost - joint.cost) / total,
-                "measured": other.time is not None and taken.time is not None,
-            }
+            best = (
+                found.cost,
+                {
+                    "group": search.members[i].title,
+                    "phase": need.phase,
+                    "kernel": other.kernel,
+                    "provider": other.provider,
+                    "instead_of": taken.kernel,
+                    "instead_of_provider": taken.provider,
+                    "costs_more": (found.cost - joint.cost) / total,
+                    "measured": other.time is not None and taken.time is not None,
+                },
+            )
     return None if best is None else best[1]
 
 

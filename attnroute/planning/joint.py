@@ -191,8 +191,10 @@ def _front(entries: Iterable[_Entry]) -> list[_Entry]:
 def _suits(option: Option, phase: PhaseNeed, layout: str, level: int, asked: int | None) -> bool:
     if option.layouts is not None and phase.paged and layout not in option.layouts:
         return False
-    if level and phase.needs_level and GRAPH_LEVELS.index(option.graph_level or "none") < min(
-        level, GRAPH_LEVELS.index(phase.needs_level)
+    if (
+        level
+        and phase.needs_level
+        and GRAPH_LEVELS.index(option.graph_level or "none") < min(level, GRAPH_LEVELS.index(phase.needs_level))
     ):
         return False
     return asked is None or not phase.paged or fits(option.pages, asked)
@@ -272,5 +274,3 @@ def model_level(classes: Sequence[GroupClass], chosen: Sequence[Sequence[Option 
 def best_alone(classes: Sequence[GroupClass]) -> float:
     """What the time would weigh if every phase of every group took its first kernel."""
     return sum(c.layers * p.share * p.options[0].weight for c in classes for p in c.phases if p.options)
-
-

@@ -79,9 +79,7 @@ def members_of(groups: Sequence[KVGroup]) -> tuple[Member, ...]:
     for group in groups:
         found.setdefault(_GEOMETRY(group), []).append(group)
     ordered = sorted(found.items(), key=lambda item: repr(item[0])) if len(found) > 1 else found.items()
-    return tuple(
-        Member(g[0], tuple(m.name for m in g), sum(max(1, len(m.layers)) for m in g)) for _, g in ordered
-    )
+    return tuple(Member(g[0], tuple(m.name for m in g), sum(max(1, len(m.layers)) for m in g)) for _, g in ordered)
 
 
 def _class(member: Member, setting: Setting, spans: Spans) -> GroupClass:

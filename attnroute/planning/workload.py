@@ -50,6 +50,8 @@ class Workload:
             return self.prefill_share
         if phase == "draft":
             return decoding
-        return decoding * (self.verify_share if phase == "verify" else 1 - self.verify_share) if speculative else (
-            decoding if phase == "decode" else 0.0
+        return (
+            decoding * (self.verify_share if phase == "verify" else 1 - self.verify_share)
+            if speculative
+            else (decoding if phase == "decode" else 0.0)
         )

@@ -34,7 +34,10 @@ def ceil(context: int, block: int) -> int:
 
 
 def group(
-    *phases: PhaseNeed, layers: int = 1, width: int = 1024, contexts: tuple[int, ...] = (4096,),
+    *phases: PhaseNeed,
+    layers: int = 1,
+    width: int = 1024,
+    contexts: tuple[int, ...] = (4096,),
     span: object = None,
 ) -> GroupClass:
     def need(unit: int) -> Need:
@@ -52,9 +55,7 @@ def prefill(*options: Option) -> PhaseNeed:
 
 
 def ask(*classes: GroupClass, block: int | None = None, layout: str | None = None, **flags: bool) -> Joint | None:
-    return solve(
-        classes, (), Weights(1.0, 0.1), granule=16, asked_block=block, layout=layout, slack=0.05, **flags
-    )
+    return solve(classes, (), Weights(1.0, 0.1), granule=16, asked_block=block, layout=layout, slack=0.05, **flags)
 
 
 def kernels(joint: Joint | None) -> list[list[str | None]]:

@@ -101,7 +101,5 @@ def test_every_row_of_a_kernel_counts() -> None:
             use = made.groups[0].phases["decode"]
             assert use is not None
             assert use.page_size is not None
-            again = route(
-                group, arch, phase="decode", page_size=use.page_size, force=f"{use.kernel}@{use.provider}"
-            )
+            again = route(group, arch, phase="decode", page_size=use.page_size, force=f"{use.kernel}@{use.provider}")
             assert again.row == use.row

@@ -31,9 +31,7 @@ def qwen(**options: object) -> Plan:
 
 def test_both_columns_of_the_founding_table() -> None:
     """832 / 1.7115 % against 896 / 9.5355 %, 605k against 578k tokens (ratio 1.047 at 16,384)."""
-    made = qwen(
-        compare="model-wide", kv_memory=int(104.9 * 2**30), max_model_len=16384, max_num_batched_tokens=2048
-    )
+    made = qwen(compare="model-wide", kv_memory=int(104.9 * 2**30), max_model_len=16384, max_num_batched_tokens=2048)
     other = made.compare
     assert other is not None
     assert made.mamba is not None
