@@ -61,7 +61,9 @@ def build_parser(command: str | None) -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"attnroute {__version__}")
-    subs = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
+    subs = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=Parser, required=True, prog="attnroute"
+    )  # a stated prog saves argparse a formatter
     for name, words in COMMANDS.items():
         sub = subs.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", allow_abbrev=False)
         if name == command:

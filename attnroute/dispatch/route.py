@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -23,7 +22,6 @@ from .why import Context
 if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
 
-_log = logging.getLogger("attnroute")
 _STATUS_ORDER = {"chosen": 0, "accepted": 1, "undeclared": 2, "known-wrong": 3, "rejected": 4, "not-considered": 5}
 _warned: set[tuple[str, str, str]] = set()
 Names = str | tuple[str, ...] | list[str] | None
@@ -232,7 +230,9 @@ def _prefer_notes(answers: list[CandidateAnswer], chosen: int | None, wanted: li
         notes.append(note)
         if (group, name, cause) not in _warned:
             _warned.add((group, name, cause))
-            _log.warning("%s", note)
+            import logging  # here, because most processes never need it
+
+            logging.getLogger("attnroute").warning("%s", note)
     return notes
 
 

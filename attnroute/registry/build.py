@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .table import ALL_FEATURES, SCALARS, ArchTable, Box, Candidate, DimIndex, FeatureIndex, Row, bits
-from .versions import VersionRange, is_commit, parse_version, public
+from .versions import VersionRange, ascending
 
 
 def _row(arch: str, data: Mapping[str, Any]) -> Row:
@@ -18,8 +18,8 @@ def _row(arch: str, data: Mapping[str, Any]) -> Row:
         kernel=data["kernel"],
         provider=data["provider"],
         name=data["row"],
-        versions=VersionRange.parse(data["versions"]),
-        seen=tuple(public(v) for v in data["seen"]),
+        versions=VersionRange.of(data["versions"]),
+        seen=tuple(data["seen"]),
         strength=data["strength"],
         dims=dims,
         features=data["features"],
@@ -56,13 +56,11 @@ def build_table(data: Mapping[str, Any], catalogue: Mapping[str, Any]) -> ArchTa
     for i, (row, raw) in enumerate(zip(rows, data["rows"], strict=True)):
         for hole in raw["exclusions"]:
             holes[i] = holes.get(i, 0) | 1 << len(boxes)
-            span = VersionRange.parse(hole["versions"]) if hole.get("versions") else row.versions
+            span = VersionRange.of(hole["versions"]) if hole.get("versions") else row.versions
             number = hole["id"].rpartition("#")[2]
             boxes.append(_box(f"{row.id}#{number}", row.kernel, row.provider, i, span, hole))
     boxes += [
-        _box(
-            f"{arch}/{t['kernel']}/{t['trap']}", t["kernel"], t["provider"], None, VersionRange.parse(t["versions"]), t
-        )
+        _box(f"{arch}/{t['kernel']}/{t['trap']}", t["kernel"], t["provider"], None, VersionRange.of(t["versions"]), t)
         for t in data["traps"]
     ]
     calls = catalogue["calls"]
@@ -84,7 +82,7 @@ def build_table(data: Mapping[str, Any], catalogue: Mapping[str, Any]) -> ArchTa
         default_order={phase: tuple(k) for phase, k in catalogue["default_order"].items()} | order,
         rows=rows,
         boxes=tuple(boxes),
-        candidates=_candidates(rows, boxes, catalogue),
+        candidates=_candidates(rows, boxes, catalogue, data.get("releases") or {}),
         preference=tuple(data.get("preference") or ()),
         casts=tuple(casts),
         row_dims=_row_dims(rows),
@@ -97,7 +95,10 @@ def build_table(data: Mapping[str, Any], catalogue: Mapping[str, Any]) -> ArchTa
     )
 
 
-def _candidates(rows: tuple[Row, ...], boxes: list[Box], catalogue: Mapping[str, Any]) -> tuple[Candidate, ...]:
+def _candidates(
+    rows: tuple[Row, ...], boxes: list[Box], catalogue: Mapping[str, Any], releases: Mapping[str, list[str]]
+) -> tuple[Candidate, ...]:
+    """Kernels by provider; `releases` has each provider's versions in order, so that none need be parsed here."""
     found = []
     for kernel, entry in catalogue["kernels"].items():
         for provider in entry["providers"]:
@@ -106,10 +107,8 @@ def _candidates(rows: tuple[Row, ...], boxes: list[Box], catalogue: Mapping[str,
                 1 << i for i, b in enumerate(boxes) if b.row is None and b.kernel == kernel and b.provider == provider
             )
             versions = {v for i in bits(mine) for v in rows[i].seen}
-            seen = sorted((v for v in versions if not is_commit(v)), key=parse_version)
-            found.append(
-                Candidate(kernel, provider, mine, traps, (*seen, *sorted(v for v in versions if is_commit(v))))
-            )
+            ordered = releases.get(provider) or ascending(versions)
+            found.append(Candidate(kernel, provider, mine, traps, tuple(v for v in ordered if v in versions)))
     return tuple(found)
 
 

@@ -137,8 +137,10 @@ def arch_table(tables: Tables, flat: Expanded) -> dict[str, Any]:
     except KeyError as error:
         text = f"key {error.args[0]!r} is missing"
         raise TableError([tables.problem(flat.root, "missing-key", text)]) from None
+    rows = [_guard(tables, item, flatten.row) for item in flat.rows]
     return head | {
-        "rows": [_guard(tables, item, flatten.row) for item in flat.rows],
+        "releases": flatten.releases(rows),
+        "rows": rows,
         "traps": [_guard(tables, item, flatten.trap) for item in flat.traps],
         "preference": [flatten.band(item) for item in flat.root.maps("preference")],
     }

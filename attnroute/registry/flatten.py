@@ -8,7 +8,7 @@ from attnroute.registry.dims import BY_NAME, EVIDENCE_STRENGTH, FEATURE_CODES, F
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.positions import Map, where
 from attnroute.registry.sets import IntSet
-from attnroute.registry.versions import VersionRange
+from attnroute.registry.versions import VersionRange, ascending, public
 
 if TYPE_CHECKING:
     from attnroute.registry.expand import Row, Trap
@@ -54,6 +54,14 @@ def package(plain: dict[str, Any]) -> tuple[str, str]:
     return provider, str(VersionRange.parse(versions))
 
 
+def releases(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """By distribution: the versions that any row was checked against, ascending, commits last."""
+    found: dict[str, set[str]] = {}
+    for item in rows:
+        found.setdefault(item["provider"], set()).update(item["seen"])
+    return {name: ascending(seen) for name, seen in sorted(found.items())}
+
+
 def strength(items: tuple[Map, ...], mirrored: bool) -> str:
     """The strongest kind among evidence items; a row without any of its own that is mirrored is inferred."""
     found = {EVIDENCE_STRENGTH[kind] for item in items for kind in EVIDENCE_STRENGTH if kind in item.entries}
@@ -82,7 +90,7 @@ def row(item: Row) -> dict[str, Any]:
         "provider": provider,
         "row": item.name,
         "versions": versions,
-        "seen": list(plain["seen"]),
+        "seen": [public(version) for version in plain["seen"]],
         "strength": strength(item.evidence, bool(item.mirrored_evidence) or item.own is None),
         "dims": box(plain),
         "features": {name: plain["features"][name] for name in FEATURE_KEYS if name in plain.get("features", {})},

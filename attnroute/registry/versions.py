@@ -7,6 +7,7 @@ Betas and post releases are ordinary versions here: PEP 440 specifiers drop both
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -54,6 +55,11 @@ class VersionRange:
         """From `lo..hi`, `lo..`, `..hi`, `..` or `git+<commit>`."""
         return _parse_range(text)
 
+    @staticmethod
+    def of(text: str) -> VersionRange:
+        """As `parse`, from tables that were validated: nothing is parsed before a version is compared."""
+        return _split_range(text)
+
     def __contains__(self, version: str) -> bool:
         return _contains(self, version)
 
@@ -77,19 +83,25 @@ class VersionRange:
 
 
 @lru_cache(maxsize=4096)
-def _parse_range(text: str) -> VersionRange:
-    if not isinstance(text, str) or (".." not in text and not is_commit(text)):
-        raise VersionSyntaxError(f"{text!r} is no version range; write lo..hi (hi excluded), lo.. or ..hi")
+def _split_range(text: str) -> VersionRange:
     if is_commit(text):
         return VersionRange(None, None, text)
     lo, _, hi = text.partition("..")
-    low = parse_version(lo) if lo else None
-    high = parse_version(hi) if hi else None
+    return VersionRange(lo or None, hi or None)
+
+
+@lru_cache(maxsize=4096)
+def _parse_range(text: str) -> VersionRange:
+    if not isinstance(text, str) or (".." not in text and not is_commit(text)):
+        raise VersionSyntaxError(f"{text!r} is no version range; write lo..hi (hi excluded), lo.. or ..hi")
+    found = _split_range(text)
+    low = parse_version(found.lo) if found.lo else None
+    high = parse_version(found.hi) if found.hi else None
     if low is not None and high is not None and low >= high:
         raise VersionSyntaxError(
             f"{text!r}: the range is reversed or empty; the lower end comes first, the upper is excluded"
         )
-    return VersionRange(lo or None, hi or None)
+    return found
 
 
 @lru_cache(maxsize=16384)
@@ -100,6 +112,13 @@ def _contains(span: VersionRange, version: str) -> bool:
     if span.lo and parsed < parse_version(span.lo):
         return False
     return span.hi is None or parsed < parse_version(span.hi)
+
+
+def ascending(versions: Iterable[str]) -> list[str]:
+    """Each version once: releases in version order, then commits."""
+    distinct = set(versions)
+    releases = sorted((v for v in distinct if not is_commit(v)), key=parse_version)
+    return releases + sorted(v for v in distinct if is_commit(v))
 
 
 def newest_first(versions: list[str]) -> list[str]:
