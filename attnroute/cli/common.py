@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnroute.errors import UsageError
-from attnroute.registry.dims import DTYPES
+from attnroute.registry.dims import DTYPES, STRENGTHS
 
 if TYPE_CHECKING:
     from attnroute.dispatch.packages import Packages
@@ -38,6 +38,17 @@ def add_packages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package", action="append", default=[], metavar="NAME==VERSION",
         help="a kernel package; repeatable. Once one is named, those not named are not considered",
+    )  # fmt: skip
+
+
+def add_strictness(parser: argparse.ArgumentParser) -> None:
+    """How much proof an answer needs, and what is known of the machine."""
+    parser.add_argument("--min-evidence", choices=STRENGTHS, help="weakest proof that counts")
+    parser.add_argument("--allow-unknown", action="store_true", help="accept what no source was checked for")
+    parser.add_argument("--strict-versions", action="store_true", help="refuse versions above the last one looked at")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="KEY=yes|no",
+        help="state of the machine: nvcc, cubins, network, driver_jit, cuda=13.0",
     )  # fmt: skip
 
 

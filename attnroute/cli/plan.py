@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnroute.cli import common
 from attnroute.cli.plan_vllm import apply_arguments, engine_options, operator_options, section, text_only
 from attnroute.errors import UsageError
-from attnroute.registry.dims import LAYOUTS, STRENGTHS
+from attnroute.registry.dims import LAYOUTS
 
 if TYPE_CHECKING:
     from attnroute.engines.vllm_args import Arguments
@@ -67,13 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one-kernel", action="store_true", help="a group decodes and verifies with the same kernel")
     parser.add_argument("--batch-size", type=common.positive, action="append", help="requests a step; repeatable")
     parser.add_argument("--context-len", type=common.positive, action="append", help="tokens a request; repeatable")
-    parser.add_argument("--min-evidence", choices=STRENGTHS, help="weakest proof that counts")
-    parser.add_argument("--allow-unknown", action="store_true", help="accept what no source was checked for")
-    parser.add_argument("--strict-versions", action="store_true", help="refuse versions above the last one looked at")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="KEY=yes|no",
-        help="state of the machine: nvcc, cubins, network, driver_jit, cuda=13.0",
-    )  # fmt: skip
+    common.add_strictness(parser)
     which = "[GROUP:][PHASE=]KERNEL"
     for flag, words in (("--force", "this kernel or none"), ("--prefer", "this kernel if it can serve")):
         parser.add_argument(flag, action="append", default=[], metavar=which, help=f"{words}; repeatable")
