@@ -13,7 +13,7 @@ from .answer import CandidateAnswer
 from .decision import Decision
 from .group import KVGroup
 from .judge import Verdict, judge
-from .masks import evaluate
+from .masks import Evaluation, evaluate
 from .packages import Packages, resolve_packages
 from .preference import default_rank, describe, measured_bands, relative_times
 from .request import Request, check_request, request_for
@@ -134,7 +134,7 @@ def decide(
     if force is not None and chosen is None:
         raise UnservedError(_force_words(answers, force), code="force-unserved")
     notes = _prefer_notes(answers, chosen, wanted, group) if wanted else []
-    notes += _warnings(table, verdicts, chosen, request)
+    notes += _warnings(ev, verdicts, chosen)
     return _decision(ctx, answers, ranked, chosen, tuple(notes))
 
 
@@ -236,17 +236,21 @@ def _prefer_notes(answers: list[CandidateAnswer], chosen: int | None, wanted: li
     return notes
 
 
-def _warnings(table: ArchTable, verdicts: list[Verdict], chosen: int | None, request: Request) -> list[str]:
-    """What the answer rests on without proof: a version nobody looked at, an environment nobody stated."""
+def _warnings(ev: Evaluation, verdicts: list[Verdict], chosen: int | None) -> list[str]:
+    """What the answer rests on without proof: a version or a feature nobody looked at, an environment nobody stated."""
     if chosen is None:
         return []
+    table, request = ev.table, ev.request
     verdict, candidate, notes = verdicts[chosen], table.candidates[chosen], []
-    if verdict.unverified:
-        last = candidate.seen[-1] if candidate.seen else "none"
-        notes.append(
-            f"{candidate.provider} {verdict.version} is newer than the last one looked at, {last} [unverified-version]"
-        )
     row = None if verdict.row is None else table.rows[verdict.row]
+    if verdict.unverified:
+        below, above = table.seen_around(candidate, verdict.version or "")
+        words = f"newer than the last one looked at, {below}" if above is None else "not a version that was looked at"
+        notes.append(f"{candidate.provider} {verdict.version} is {words} [unverified-version]")
+    if verdict.row is not None and request.allow_unknown:
+        silent = [step for step, _, declares in ev.steps if not declares >> verdict.row & 1]
+        if silent:
+            notes.append(f"accepted although no source was checked for: {' '.join(silent)} [undeclared]")
     stated = dict(request.environment)
     assumed = [key for key in (row.env if row else {}) if key not in stated and row is not None and row.env[key]]
     if assumed:

@@ -10,6 +10,7 @@ from attnroute.registry.dims import BY_NAME, FEATURE_CODES, FEATURE_WORDS
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
 from attnroute.registry.table import Candidate, Row, names
+from attnroute.registry.versions import VersionRange
 
 from .decision import Why
 from .judge import Verdict, alive_before, failing_step, judge
@@ -176,7 +177,21 @@ def _allowed(ctx: Context, rows: list[Row], step: str) -> list[Any]:
         for part in _declared(ctx, row, step):
             if part not in found:
                 found.append(part)
-    return found
+    kept: list[Any] = []
+    for n, part in enumerate(found):  # of two that say the same, the later one stays
+        if not any(_inside(step, part, other) for other in (*kept, *found[n + 1 :])):
+            kept.append(part)
+    return kept
+
+
+def _inside(step: str, part: Any, other: Any) -> bool:
+    """Whether one part of a union of numbers says nothing that another one does not."""
+    kind = BY_NAME[step].kind if step in BY_NAME else ""
+    if {"none", "unknown"} & {str(part), str(other)}:
+        return False
+    if kind == "pairs":
+        return HeadDims.parse(part).is_subset(HeadDims.parse(other))
+    return kind in ("ints", "dcp") and IntSet.parse(part).is_subset(IntSet.parse(other))
 
 
 def _declared(ctx: Context, row: Row, step: str) -> list[Any]:
@@ -208,11 +223,27 @@ def _words(asked: Any, noun: str) -> str:
         return noun
     if asked is False or asked is None:
         return f"no {noun}"
-    return str(asked)
+    return _env_words(asked) if isinstance(asked, dict) else str(asked)
+
+
+def _env_words(stated: Mapping[str, Any]) -> str:
+    """`nvcc no`, `cuda 12.9 or later`."""
+    yes_no = {True: "yes", False: "no"}
+    return ", ".join(
+        f"{key} {yes_no[v] if isinstance(v, bool) else VersionRange.parse(v).words() if '..' in str(v) else v}"
+        for key, v in stated.items()
+    )
+
+
+def _listed(parts: list[str]) -> str:
+    """`16 32 64`; with commas where a part has several words of its own."""
+    return (", " if any(" " in part for part in parts) else " ").join(parts)
 
 
 def _allowed_words(step: str, allowed: list[Any]) -> str:
     dimension = BY_NAME.get(step)
+    if step == "env":
+        return _env_words({key: need for part in allowed for key, need in part.items()})
     if step in FEATURE_CODES:
         if allowed == ["required"]:
             return "required"
@@ -220,7 +251,7 @@ def _allowed_words(step: str, allowed: list[Any]) -> str:
     if dimension is None or not allowed or "none" in allowed or "unknown" in allowed:
         return " ".join(map(str, allowed)) or "nothing"
     if dimension.kind == "pairs":
-        return " ".join(HeadDims.parse(a).words() for a in allowed)
+        return _listed([HeadDims.parse(a).words() for a in allowed])
     if dimension.kind in ("ints", "dcp"):
-        return " ".join(IntSet.parse(a).words() for a in allowed)
+        return _listed([IntSet.parse(a).words() for a in allowed])
     return " ".join(dict.fromkeys(n for a in allowed for n in names(a)))

@@ -12,6 +12,10 @@ from functools import lru_cache
 from .sets import ANY, IntSet, SetSyntaxError, Span, _hashable, parse_span
 
 
+def _within(a: Span, b: Span) -> bool:
+    return IntSet((a,)).is_subset(IntSet((b,)))
+
+
 @dataclass(frozen=True, slots=True)
 class PairSpan:
     """Pairs whose qk lies in one span and whose v equals it (v None) or lies in another."""
@@ -27,6 +31,13 @@ class PairSpan:
 
     def words(self) -> str:
         return self.qk.words() if self.v is None else f"{self.qk.words()} x {self.v.words()}"
+
+    def inside(self, other: PairSpan) -> bool:
+        """Whether every pair of this span is one of `other`."""
+        v = self.qk if self.v is None else self.v
+        if other.v is None:  # pairs of equals: a mix of both sides is inside only as a single pair
+            return _within(self.qk, other.qk) and (self.v is None or self.qk.lo == self.qk.hi == v.lo == v.hi)
+        return _within(self.qk, other.qk) and _within(v, other.v)
 
     def members(self, limit: int) -> Iterator[tuple[int, int]]:
         for qk in IntSet((self.qk,)).values(limit):
@@ -88,6 +99,12 @@ class HeadDims:
                 if pair not in seen and pair in self:
                     seen.add(pair)
                     yield pair
+
+    def is_subset(self, other: HeadDims) -> bool:
+        """Whether `other` is known to hold every pair; False where only a walk over all pairs could tell."""
+        if self.minus or other.minus or self.is_any or other.is_any:
+            return other.is_any and not other.minus
+        return all(any(item.inside(span) for span in other.items) for item in self.items)
 
     def subtract(self, other: HeadDims) -> HeadDims:
         if other.is_any:
