@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from attnroute.cli import common
-from attnroute.cli.plan_vllm import apply_arguments, engine_options, operator_options, section, text_only
+from attnroute.cli.plan_vllm import apply_arguments, engine_options, operator_options, section, stated_flags, text_only
 from attnroute.errors import UsageError
 from attnroute.registry.dims import LAYOUTS
 
@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
         from attnroute.planning.in_engine import in_engine
 
         typed = in_engine(registry, plan, groups, target.state, operator_options(args, plan, extra))
+        typed["flags"] += stated_flags(args, stated)
     if args.format == "json":
         common.print_json(plan.to_json() | {"in_vllm": typed})
         return 0 if plan.served else 1
@@ -112,9 +113,10 @@ def _models(args: argparse.Namespace, stated: Arguments | None) -> tuple[Model, 
     from attnroute.models import read_model
 
     tokens = args.num_speculative_tokens or 0
+    skip = stated.options.skip_layers if stated is not None else ()
     target = read_model(
         args.model, tp=args.tp, kv_dtype=args.kv_dtype, dtype=args.dtype, num_speculative_tokens=tokens,
-        state_dtype=args.state_dtype,
+        skip_layers=skip, state_dtype=args.state_dtype,
     )  # fmt: skip
     target = text_only(target, stated)
     if args.draft is None:
@@ -123,8 +125,9 @@ def _models(args: argparse.Namespace, stated: Arguments | None) -> tuple[Model, 
         raise UsageError("--draft needs --num-speculative-tokens: how many tokens it drafts", code="bad-field")
     kv = "auto" if args.kv_dtype == "auto" else args.kv_dtype
     return target, read_model(
-        args.draft, tp=args.tp, kv_dtype=kv, dtype=args.dtype, role="draft", first_layer=len(target.layers)
-    )
+        args.draft, tp=args.tp, kv_dtype=kv, dtype=args.dtype, role="draft", skip_layers=skip,
+        first_layer=len(target.layers),
+    )  # fmt: skip
 
 
 def workload_of(args: argparse.Namespace) -> Workload | None:

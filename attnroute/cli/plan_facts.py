@@ -26,7 +26,7 @@ def facts(registry: Registry, plan: Plan) -> list[tuple[str, str]]:
     start = _start(registry, plan)
     found += [("START", start)] if start else []
     found += [("CHOICE", text) for text in [_choice(plan)] if text]
-    return [*found, ("SPEED", _speed(plan))]
+    return [*found, ("SPEED", _speed(registry, plan))]
 
 
 def uses(plan: Plan) -> Iterator[tuple[PlanGroup, str, PhaseKernel]]:
@@ -109,7 +109,9 @@ def _graphs(plan: Plan) -> str:
             f"an engine that decodes and verifies with one kernel loses the full graphs of verify steps in all"
             f" {_layers(plan)} layers to {limit['kernel']} in {limit['group']}{keeps}"
         )
-    return ". ".join(p[0].upper() + p[1:] if i else p for i, p in enumerate(p for p in parts if p))
+    # Names of groups and kernels stay as they are written elsewhere.
+    said = [part for part in parts if part]
+    return ". ".join(p[0].upper() + p[1:] if i and p.startswith(("with ", "an ")) else p for i, p in enumerate(said))
 
 
 def _layers(plan: Plan) -> int:
@@ -138,8 +140,11 @@ def _choice(plan: Plan) -> str:
     if new == old:
         new, old = f"{new}@{other['provider']}", f"{old}@{other['instead_of_provider']}"
     conceded = plan.cost["time"] - plan.cost["time_if_each_alone"]
+    if not plan.served:  # a phase without a kernel counts as time, which is nobody's concession
+        conceded = 0.0
     first = (
-        f"every group has the first kernel of its order{_by_default(plan)}"
+        f"every {'group' if plan.served else 'phase that is served'} has the first kernel of its order"
+        f"{_by_default(plan)}"
         if conceded <= 1e-9
         else f"{conceded:.1%} given up against each group's own first kernels, so that all fit together"
     )
@@ -153,13 +158,23 @@ def _by_default(plan: Plan) -> str:
     return "" if plan.cost["measured"] else f" (the default one of {plan.arch})"
 
 
-def _speed(plan: Plan) -> str:
-    measured = sorted({use.kernel for _, _, use in uses(plan) if use.measured is not None})
+def _speed(registry: Registry, plan: Plan) -> str:
+    """What a measurement decided, phase by phase: a kernel may be measured in one and not in another."""
+    measured: dict[str, list[str]] = {}
+    rest: dict[str, list[str]] = {}
+    for _, phase, use in uses(plan):
+        words = measured if use.measured is not None else rest
+        words.setdefault(use.kernel, []).append(phase)
     if not measured:
-        where = plan.arch if plan.prefill_arch is None else f"{plan.prefill_arch} and {plan.arch}"
+        archs = [plan.arch] if plan.prefill_arch is None else [plan.prefill_arch, plan.arch]
+        some = any(registry.table(arch).preference for arch in archs)
+        where = " and ".join(archs) + (" for these groups and kernels" if some else "")
         return f"nothing measured on {where}: order is the default, not a claim"
-    rest = sorted({use.kernel for _, _, use in uses(plan) if use.measured is None})
-    return f"measured: {' '.join(measured)}" + (f"; by the default order: {' '.join(rest)}" if rest else "")
+    return f"measured: {_by_phase(measured)}" + (f"; by the default order: {_by_phase(rest)}" if rest else "")
+
+
+def _by_phase(kernels: dict[str, list[str]]) -> str:
+    return ", ".join(f"{name} in {' and '.join(dict.fromkeys(kernels[name]))}" for name in sorted(kernels))
 
 
 def _start(registry: Registry, plan: Plan) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from attnroute.planning.plan import Plan
 
 _LABEL = 13
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 #: Options that the flags of `plan` itself state.
 _OWN = ("block_size", "max_model_len", "kv_memory", "prefix_caching", "num_speculative_tokens", "tp", "dcp")
 
@@ -90,10 +93,31 @@ def text_only(model: Model, stated: Arguments | None) -> Model:
 def operator_options(args: argparse.Namespace, plan: Plan, extra: dict[str, Any]) -> EngineOptions:
     """What the operator states, as the engine's options."""
     from attnroute.engines.result import EngineOptions
+    from attnroute.planning.plan import STEPS_IN_FLIGHT
 
     own = {name: plan.options[name] for name in _OWN} | {"max_model_len": args.max_model_len}
-    batched = {} if args.max_num_batched_tokens is None else {"max_in_flight_tokens": args.max_num_batched_tokens}
+    tokens = args.max_num_batched_tokens
+    batched = {} if tokens is None else {"max_in_flight_tokens": STEPS_IN_FLIGHT * tokens}
     return EngineOptions(**{**own, **batched, **extra})
+
+
+def stated_flags(args: argparse.Namespace, stated: Arguments | None) -> list[str]:
+    """Flags for what was asked of the plan and decides no backend: dtypes, drafts, tokens of a step."""
+    flags: list[str] = []
+    if args.dtype is not None:
+        flags.append(f"--dtype {_DTYPES.get(args.dtype, args.dtype)}")
+    if args.state_dtype != "auto":
+        flags.append(f"--mamba-ssm-cache-dtype {_DTYPES.get(args.state_dtype, args.state_dtype)}")
+    if args.max_num_batched_tokens is not None:
+        flags.append(f"--max-num-batched-tokens {args.max_num_batched_tokens}")
+    if args.num_speculative_tokens:
+        method = stated.method if stated is not None else None
+        drafter = stated.draft_model if stated is not None and stated.draft_model is not None else args.draft
+        drafts: dict[str, Any] = {"method": method or (None if drafter else "METHOD"), "model": drafter}
+        drafts["num_speculative_tokens"] = args.num_speculative_tokens
+        words = json.dumps({name: value for name, value in drafts.items() if value is not None})
+        flags.append(f"--speculative-config {shlex.quote(words)}")
+    return flags
 
 
 def section(found: dict[str, Any], plan: Plan, stated: Arguments | None) -> list[str]:

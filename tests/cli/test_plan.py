@@ -167,3 +167,40 @@ def test_an_operator_s_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, GEMMA, "--arch", "sm120", "--from-vllm-args", "vllm bench latency")
     assert code == 2
     assert "no `vllm serve`" in err
+
+
+def test_layers_that_keep_the_model_s_dtype_are_a_group_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "vllm serve M --kv-cache-dtype fp8 --kv-cache-dtype-skip-layers 0 1"
+    model = str(ROOT / "examples/qwen3-8b/config.json")
+    code, out, _ = run(capsys, model, "--arch", "sm90", "--from-vllm-args", command, "--format", "json")
+    assert code == 0
+    groups = {g["name"]: g for g in json.loads(out)["groups"]}
+    assert {name: len(g["layers"]) for name, g in groups.items()} == {"full-bf16": 2, "full-fp8_e4m3": 34}
+    assert [groups[name]["shape"]["kv_dtype"] for name in sorted(groups)] == ["bf16", "fp8_e4m3"]
+
+
+def test_what_to_type_says_drafts_and_state(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, *FOUNDING, "--state-dtype", "bf16", "--max-num-batched-tokens", "8192", "--format", "json"
+    )
+    assert code == 0
+    flags = json.loads(out)["in_vllm"]["flags"]
+    assert "--mamba-ssm-cache-dtype bfloat16" in flags
+    assert "--max-num-batched-tokens 8192" in flags
+    drafts = next(flag for flag in flags if flag.startswith("--speculative-config"))
+    assert json.loads(drafts.split(" ", 1)[1].strip("'")) == {"model": DRAFTER, "num_speculative_tokens": 7}
+
+
+def test_speed_names_the_phases_that_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, QWEN, "--arch", "sm90", "--engine", "vllm")
+    assert code == 0
+    assert "measured: fa3 in decode; by the default order: fa3 in prefill" in " ".join(out.split())
+    code, out, _ = run(capsys, str(ROOT / "examples/whisper-large-v3/config.json"), "--arch", "sm90")
+    assert "nothing measured on sm90 for these groups and kernels" in " ".join(out.split())
+
+
+def test_no_concession_is_counted_where_nothing_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(ROOT / "examples/mimo-v2-flash/config.json"), "--arch", "sm120")
+    assert code == 1
+    assert "given up" not in out
+    assert "every phase that is served has the first kernel of its order" in " ".join(out.split())
