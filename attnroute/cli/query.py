@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 from attnroute.cli import common
 from attnroute.cli.text import label_block, table, wrap
-from attnroute.errors import UsageError, unknown_name
+from attnroute.errors import UsageError, near_miss, unknown_name
+from attnroute.registry.dims import PHASES
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.registry import Registry
 from attnroute.registry.sets import IntSet
-from attnroute.registry.table import Box, Row, bits, names
+from attnroute.registry.table import ArchTable, Box, Row, bits, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--row", help="only the row, exclusion or trap with this name or id")
     parser.add_argument("--head-dim", type=common.positive, help="only rows that hold this head dim (v equal)")
-    parser.add_argument("--phase", help="only rows that serve this phase")
+    parser.add_argument("--phase", choices=PHASES, help="only rows that serve this phase")
     parser.add_argument("--traps", action="store_true", help="traps and exclusions instead of rows")
     parser.add_argument(
         "--expanded", action="store_true", help="the flat row: every dimension, feature and piece of evidence"
@@ -44,6 +46,11 @@ def run(args: argparse.Namespace) -> int:
     for provider in args.provider:
         if provider not in registry.catalogue["packages"]:
             raise UsageError(unknown_name("package", provider, registry.catalogue["packages"]), code="unknown-package")
+    if args.row:
+        known = {name for arch in archs for name in _named(registry.table(arch))}
+        if args.row not in known:
+            near = [name for name in known if ("/" in name) == ("/" in args.row)]
+            raise UsageError(_unknown_row(args.row, near), code="unknown-row")
     rows = [row for arch in archs for row in registry.table(arch).rows if _row_matches(row, args)]
     boxes = [box for arch in archs for box in registry.table(arch).boxes if _box_matches(box, args)]
     found: list[Any] = boxes if args.traps else rows
@@ -57,6 +64,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_render(registry, rows, boxes, args)))
     return 0 if found else 1
+
+
+def _named(table: ArchTable) -> Iterator[str]:
+    """Names and ids of the rows, exclusions and traps of one architecture."""
+    for row in table.rows:
+        yield from (row.name, row.id)
+    for box in table.boxes:
+        yield from (box.id, box.id.rpartition("/")[2])
+
+
+def _unknown_row(name: str, known: list[str]) -> str:
+    """The sentence for an unknown name, without the hundreds that are known."""
+    near = near_miss(name, known)
+    return f"unknown row, exclusion or trap {name!r}" + (f": did you mean {near!r}?" if near else "")
 
 
 def _row_matches(row: Row, args: argparse.Namespace) -> bool:
@@ -110,7 +131,7 @@ def _render(registry: Registry, rows: list[Row], boxes: list[Box], args: argpars
             lines += [f"{box.id}  {box.provider} {box.versions.words()}"]
             lines += label_block(f"  {box.outcome}", box.why, 16)
             lines += label_block("  where", _where(box.where), 16)
-        return [*lines, f"{len(boxes)} traps and exclusions"]
+        return [*lines, f"{len(boxes)} {'trap or exclusion' if len(boxes) == 1 else 'traps and exclusions'}"]
     if args.expanded:
         for row in rows:
             lines += [*_flat(row_json(registry, row, True)), ""]
@@ -153,6 +174,11 @@ def _plain(value: Any) -> str:
     return " ".join(map(_plain, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+def _lines_of(origins: dict[str, str], prefix: str) -> str:
+    """The lines on which the parts of a mapping stand: one where they stand together, several after a merge."""
+    return " ".join(dict.fromkeys(at.rpartition(":")[0] for key, at in origins.items() if key.startswith(prefix)))
+
+
 def _flat(shown: dict[str, Any]) -> list[str]:
     origins = shown.pop("origins", {})
     lines = [shown.pop("id")]
@@ -164,7 +190,9 @@ def _flat(shown: dict[str, Any]) -> list[str]:
                 text = ", ".join(f"{k} {v}" for k, v in item.items() if k not in ("evidence", "provider", "kernel"))
                 lines += label_block(f"  {key[:-1] if key == 'exclusions' else key}", text, 18)
             continue
-        text = ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) if isinstance(value, dict) else _plain(value)
-        at = origins.get(key)
+        sign = ":" if key == "dtypes" else ""  # `bf16: bf16 fp8_e4m3` reads "query: caches"
+        parts = [f"{k}{sign} {_plain(v)}" for k, v in value.items()] if isinstance(value, dict) else [_plain(value)]
+        at = origins.get({"versions": "package"}.get(key, key)) or _lines_of(origins, f"{key}.")
+        text = ", ".join(parts)
         lines += label_block(f"  {key}", text + (f"   [{at}]" if at else ""), 18)
     return lines
