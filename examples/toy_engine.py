@@ -61,4 +61,6 @@ def serve(model_path: str, arch: str, ranks: int = 2, kv_memory: int = 80 << 30)
 
 
 if __name__ == "__main__":
-    print("\n".join(serve(*sys.argv[1:3])))
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/toy_engine.py MODEL ARCH")
+    print("\n".join(serve(*sys.argv[1:])))

@@ -142,7 +142,7 @@ def _refusals(plan: Plan) -> list[str]:
         why = plan.notes.why_not.get(group.name, ())
         lines += ["", paint(f"{group.name}: not used", "bold")] if why else []
         for item in why:
-            label = f"- {item['kernel']}"
+            label = f"- {item['kernel'] or 'any'}"
             fix = f"; {item['fix'][0]}" if item["fix"] else ""
             lines += label_block(label, f"{item['phase']}: {item['code']}: {item['message']}{fix}", 14)
     return lines

@@ -48,7 +48,10 @@ def notes_for(search: Search, classes: Sequence[GroupClass], joint: Joint) -> No
         fallback: str | None = None
         for need, option in zip(item.phases, options, strict=True):
             answers = _answers(member.group, need, setting)
-            refused += [e for a in answers for e in _entries(a, need.phase)]
+            entries = [e for a in answers for e in _entries(a, need.phase)]
+            if option is None and not need.options and not entries:
+                entries = [_nothing(need.phase)]
+            refused += entries
             dropped = _dropped(item, need, option, search, joint)
             refused += dropped
             if fallback is None:
@@ -105,6 +108,14 @@ def _entries(answer: CandidateAnswer, phase: str) -> list[dict[str, Any]]:
         for reason in answer.why
         if reason.code not in _PLAIN
     ]
+
+
+def _nothing(phase: str) -> dict[str, Any]:
+    """The entry of a phase for which the tables of the architecture have no kernel of this kind at all."""
+    return {
+        "phase": phase, "kernel": None, "provider": None, "status": "rejected", "code": "arch",
+        "message": "nothing serves it on this architecture with these packages", "fix": [],
+    }  # fmt: skip
 
 
 def words_of(code: str, message: str) -> str:

@@ -129,6 +129,13 @@ def test_unserved_phases_are_null_and_named() -> None:
     assert any("nothing serves decode" in w for w in made.warnings)
 
 
+def test_a_phase_without_any_kernel_says_so_in_the_group() -> None:
+    made = plan(model("deepseek-v3").groups, "sm100")
+    assert made.groups[0].phases["prefill"] is None
+    (entry,) = made.to_json()["groups"][0]["why_not"]
+    assert (entry["phase"], entry["kernel"], entry["code"]) == ("prefill", None, "arch")
+
+
 def test_too_little_memory_names_the_longest_context() -> None:
     groups = model("qwen3-8b").groups
     with pytest.raises(UnservedError, match=r"longest context that fits is (\d+) tokens") as caught:
