@@ -42,6 +42,7 @@ def build(steps: Steps) -> EngineResult:
             found.tokens,
             found.concurrency,
             _token_bytes(steps),
+            found.max_model_len,
         ),
         mamba_cache_mode=steps.cache_mode,
         warnings=tuple(steps.warnings),

@@ -192,6 +192,7 @@ def count(steps: Steps) -> None:
         limits(steps),
         block_size=steps.blocks.block_size,
         num_blocks=steps.options.num_gpu_blocks,
+        auto_fit=steps.options.auto_fit,
         hashing=steps.options.prefix_caching,
         connector=steps.options.kv_connector,
     )

@@ -43,7 +43,7 @@ class EngineOptions:
     compiled in, NVIDIA's kernel binaries reachable. `model_type` is the config's, for hooks that vLLM has for single
     models; `model_head` is the head size of its configuration (None: the first group's). `key_dim` is the key dim of
     its linear layers. `mla_v` is the v_head_dim of an MLA model (None: as its nope part).
-    `max_model_len` and `encoder_tokens` are in tokens.
+    `max_model_len` and `encoder_tokens` are in tokens; `auto_fit` shortens `max_model_len` to what the memory holds.
     """
 
     block_size: int | None = None
@@ -76,6 +76,7 @@ class EngineOptions:
     key_dim: int | None = None
     mla_v: int | None = None
     encoder_tokens: int = 0
+    auto_fit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class StatePage:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """KV capacity. `tokens` = floor(concurrency x max_model_len); `bytes_per_token` of the attention layers alone."""
+    """KV capacity. `tokens` = floor(concurrency x max_model_len); `bytes_per_token` of the attention layers alone.
+    `max_model_len` is the option's, or what was fitted.
+    """
 
     num_blocks: int
     bytes_per_block: int
@@ -169,6 +172,7 @@ class Capacity:
     tokens: int
     concurrency: float
     bytes_per_token: int
+    max_model_len: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,7 @@ class _Reader:
             use_trtllm_attention=attention.get("use_trtllm_attention"),
             disable_q_quantization=bool(attention.get("disable_flashinfer_q_quantization", False)),
             max_model_len=None if v.get("max_model_len", -1) < 0 else v["max_model_len"],
+            auto_fit=v.get("max_model_len", 0) < 0,
             max_in_flight_tokens=None if batched is None else 2 * batched,
             kv_memory=v.get("kv_memory"),
             num_gpu_blocks=v.get("num_gpu_blocks"),

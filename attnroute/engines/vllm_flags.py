@@ -136,7 +136,7 @@ def _written(o: EngineOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ("--attention-backend", o.backend, None),
         ("--block-size", o.block_size, None),
         ("--kv-cache-dtype", o.kv_cache_dtype, "auto"),
-        ("--max-model-len", o.max_model_len, None),
+        ("--max-model-len", None if o.auto_fit else o.max_model_len, None),
         ("--kv-cache-memory-bytes", o.kv_memory, None),
         ("--num-gpu-blocks-override", o.num_gpu_blocks, None),
         ("--tensor-parallel-size", o.tp, 1),
@@ -146,6 +146,8 @@ def _written(o: EngineOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for name, value, default in plain:
         if value != default:
             flags += [f"{name} {value}"]
+    if o.auto_fit:
+        flags.append("--max-model-len auto")
     if o.skip_layers:
         flags.append(f"--kv-cache-dtype-skip-layers {' '.join(o.skip_layers)}")
     attention = {

@@ -36,6 +36,7 @@ def kv_of(groups: Sequence[KVGroup], result: EngineResult, options: EngineOption
         return found
     capacity = result.capacity
     return found | {
+        "max_model_len": capacity.max_model_len,
         "tokens": capacity.tokens,
         "max_concurrency": capacity.concurrency,
         "blocks": capacity.num_blocks,

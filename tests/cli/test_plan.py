@@ -204,3 +204,16 @@ def test_no_concession_is_counted_where_nothing_serves(capsys: pytest.CaptureFix
     assert code == 1
     assert "given up" not in out
     assert "every phase that is served has the first kernel of its order" in " ".join(out.split())
+
+
+def test_a_context_that_vllm_fits_to_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "vllm serve M --max-model-len auto --kv-cache-memory-bytes 4G"
+    model = str(ROOT / "examples/qwen3-8b/config.json")
+    code, out, _ = run(capsys, model, "--arch", "sm90", "--from-vllm-args", command, "--format", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["kv"]["max_model_len"] == 29104  # what the error names without auto
+    assert "--max-model-len auto" in found["in_vllm"]["flags"]
+    code, _, err = run(capsys, model, "--arch", "sm90", "--from-vllm-args", command.replace("auto", "40960"))
+    assert code == 1
+    assert "the estimated maximum model length is 29104" in " ".join(err.split())
