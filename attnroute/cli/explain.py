@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=int, help=argparse.SUPPRESS if name == "topk" else f"MLA: {name} elements"
         )
     parser.add_argument("--dtype", type=common.dtype, help="the model's dtype")
-    parser.add_argument("--kv-dtype", type=common.dtype, help="dtype of the KV cache")
+    parser.add_argument("--kv-dtype", type=kv_dtype, help="dtype of the KV cache; auto: as --dtype")
     parser.add_argument("--q-heads", type=common.positive, help="query heads on one rank")
     parser.add_argument("--kv-heads", type=common.positive, help="KV heads on one rank")
     parser.add_argument("--page-size", type=common.positive, help="tokens a page")
@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 if something serves the request, 1 if nothing does."""
+    from attnroute.cli.explain_free import dtype_notes
     from attnroute.dispatch.packages import resolve_packages
     from attnroute.dispatch.route import decide
     from attnroute.registry.detect import detect_arch
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--cannot: {unknown_name('call', unknown[0], registry.catalogue['calls'])}")
     packages = resolve_packages(registry, arch, common.parse_packages(args.package) or None)
     decision = decide(registry, request, packages, force=args.force, prefer=tuple(args.prefer))
+    decision.warnings += tuple(dtype_notes(registry, request, packages, decision))
     if args.format == "json":
         common.print_json(decision.to_json())
     else:
@@ -95,6 +97,9 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
         raise UsageError(f"{missing} is missing: the group ratio needs both --q-heads and --kv-heads", code="bad-field")
     if args.head_dim_v is not None and args.head_dim is None:
         raise UsageError("--head-dim-v needs --head-dim", code="bad-field")
+    if args.kv_dtype == "auto" and args.dtype is None:
+        raise UsageError("--kv-dtype auto is the model's own dtype: name that with --dtype", code="bad-field")
+    kv = args.dtype if args.kv_dtype in (None, "auto") else args.kv_dtype
     ratio = None
     if args.q_heads is not None:
         if args.q_heads % args.kv_heads:
@@ -111,7 +116,7 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
     head = None if args.head_dim is None or mla else (args.head_dim, args.head_dim_v or args.head_dim)
     return Request(
         arch=arch, kind=args.kind, phase=phase, storage=args.storage or (None if phase == "prefill" else "paged"),
-        dtype=args.dtype, kv_dtype=args.kv_dtype or args.dtype,
+        dtype=args.dtype, kv_dtype=kv,
         head_dim=head, latent=args.latent, rope=args.rope, nope=args.nope,
         q_len=q_len, dcp=args.dcp, group_ratio=ratio, q_heads=args.q_heads, topk=args.topk,
         features=tuple(sorted(asked.items())), layout=args.layout, cuda_graph=args.cuda_graph, page=args.page_size,
@@ -120,6 +125,11 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
         allow_unknown=args.allow_unknown, strict_versions=args.strict_versions,
         environment=tuple(sorted(common.parse_environment(args.env).items())), cannot=tuple(args.cannot),
     )  # fmt: skip
+
+
+def kv_dtype(text: str) -> str:
+    """A dtype, or `auto` for the model's own."""
+    return text if text == "auto" else common.dtype(text)
 
 
 def _tokens(text: str | bool | None) -> int | None:

@@ -91,6 +91,32 @@ def test_warnings_are_said() -> None:
     assert "! flashinfer-python 9.0 is newer than the last one looked at" in out
 
 
+def test_a_projection_says_with_which_cache_the_kernel_is_known_to_be_wrong() -> None:
+    shape = "explain --arch sm90 --head-dim 128 --q-heads 20 --kv-heads 1 --page-size 64"
+    _, out, _ = ask(shape)
+    assert "! xqa not with kv bf16 fp16: build-fails:" in out
+    _, out, _ = ask(f"{shape} --kv-dtype fp8_e4m3")
+    assert "xqa not with" not in out
+
+
+def test_auto_is_the_models_own_dtype() -> None:
+    _, out, _ = ask("explain --arch sm90 --head-dim 128 --dtype bf16 --kv-dtype auto")
+    assert "model bf16, kv bf16" in " ".join(out.split())
+    code, _, err = ask("explain --arch sm90 --head-dim 128 --kv-dtype auto")
+    assert code == 2
+    assert "--dtype" in err
+
+
+def test_what_is_taken_although_unknown_is_said() -> None:
+    new = "--package flashinfer-python==0.7.4"
+    _, out, _ = ask(f"explain --arch sm120 --head-dim 128 --batch-invariance --allow-unknown {new}")
+    assert "! accepted although no source was checked for: batch_invariance [undeclared]" in out
+    _, out, _ = ask(f"explain --arch sm120 --head-dim 128 --allow-unknown {new}")
+    assert "no source was checked" not in out
+    _, out, _ = ask("explain --arch sm120 --head-dim 128 --allow-unknown --package flashinfer-python==0.6.16")
+    assert "! flashinfer-python 0.6.16 is not a version that was looked at [unverified-version]" in " ".join(out.split())
+
+
 def test_a_preferred_kernel_that_cannot_serve_is_a_warning_with_the_reason() -> None:
     code, out, _ = ask(f"{SHAPE} {OLD} --prefer xqa")
     assert code == 0
