@@ -186,7 +186,7 @@ class _Reader:
         self.ignored += [f"--attention-config {key}" for key in attention if key not in _ATTENTION]
         per_kind = attention.get("backend_per_kind") or {}
         backend = v.get("backend") or attention.get("backend")
-        backend = None if backend is None or str(backend).lower() == "auto" else str(backend)
+        backend = None if backend is None or str(backend).lower() == "auto" else str(backend).upper()
         layout = self.environment.get("VLLM_KV_CACHE_LAYOUT")
         tokens = speculative.get("num_speculative_tokens", 0)
         if not isinstance(tokens, int):
@@ -200,7 +200,7 @@ class _Reader:
             kv_cache_dtype=v.get("kv_cache_dtype", "auto"),
             skip_layers=v.get("skip_layers", ()),
             backend=backend,
-            backend_per_kind=tuple(sorted((str(k), str(b)) for k, b in per_kind.items())),
+            backend_per_kind=tuple(sorted((str(k), str(b).upper()) for k, b in per_kind.items())),
             flash_attn_version=attention.get("flash_attn_version"),
             use_trtllm_attention=attention.get("use_trtllm_attention"),
             disable_q_quantization=bool(attention.get("disable_flashinfer_q_quantization", False)),

@@ -64,6 +64,7 @@ def test_auto_and_model_flag() -> None:
     found = parse("vllm serve --model M --attention-backend auto --max-model-len auto --kv-cache-memory-bytes 2G")
     assert (found.model, found.options.backend, found.options.max_model_len) == ("M", None, None)
     assert found.options.auto_fit
+    assert parse("vllm serve M --attention-backend flashinfer").options.backend == "FLASHINFER"  # vLLM upper-cases it
     assert found.options.kv_memory == 2 << 30
 
 
