@@ -90,8 +90,9 @@ def _why_version(ctx: Context, candidate: Candidate, verdict: Verdict) -> Why:
     version = verdict.version or ""
     rows = [ctx.ev.table.rows[i] for i in range(len(ctx.ev.table.rows)) if candidate.rows >> i & 1]
     if verdict.status == "rejected":
-        spans = list(dict.fromkeys(str(r.versions) for r in rows))
-        words = ", ".join(dict.fromkeys(r.versions.words() for r in rows))
+        ranges = list({str(r.versions): r.versions for r in rows}.values())
+        ranges = [r for r in ranges if not any(o.covers(r) for o in ranges if o is not r)]
+        spans, words = [str(r) for r in ranges], ", ".join(r.words() for r in ranges)
         return Why(
             "package-version", version, spans, _ids(rows), f"asked {candidate.provider} {version}, declared {words}"
         )

@@ -163,10 +163,12 @@ def _directed(
     return options
 
 
-def parse_directions(texts: Sequence[str] | str | None, what: str) -> tuple[tuple[str, str, str], ...]:
+def parse_directions(
+    texts: Sequence[str] | str | None, what: str, groups: Sequence[str]
+) -> tuple[tuple[str, str, str], ...]:
     """`[GROUP:][PHASE=]KERNEL[@PACKAGE]` texts as (group or empty, phase, kernel); the phase is decode unless named.
 
-    Raises UsageError for a phase that does not exist.
+    Raises UsageError for a phase that does not exist and for a group that is not one of `groups`.
     """
     if texts is None:
         return ()
@@ -183,5 +185,9 @@ def parse_directions(texts: Sequence[str] | str | None, what: str) -> tuple[tupl
             raise UsageError(f"{what} {text}: {unknown_name('phase', phase, PHASES)}", code="unknown-phase")
         if (colon and not group) or not kernel:
             raise UsageError(f"{what} {text}: write [GROUP:][PHASE=]KERNEL[@PACKAGE]", code="bad-direction")
+        if group and group not in groups:
+            from attnroute.errors import unknown_name
+
+            raise UsageError(f"{what} {text}: {unknown_name('group', group, groups)}", code="unknown-group")
         found.append((group, phase or "decode", kernel))
     return tuple(found)

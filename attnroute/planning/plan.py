@@ -92,7 +92,8 @@ def plan(
     in_flight = STEPS_IN_FLIGHT * max_num_batched_tokens
     _check(everything, block_size, num_speculative_tokens, kv_memory, max_model_len, dcp)
     arch = registry.arch_id(decode_arch or arch)
-    directions = parse_directions(force, "force"), parse_directions(prefer, "prefer")
+    names = [group.name for group in everything]
+    directions = parse_directions(force, "force", names), parse_directions(prefer, "prefer", names)
     if engine != "generic" and (any(directions) or one_kernel or prefill_arch is not None):
         words = "force, prefer, one_kernel and prefill_arch belong to attnroute's own policy"
         raise UsageError(f"{words}; engine {engine} follows its own rules", code="engine-rules")

@@ -181,6 +181,12 @@ def _unserved(
         return f"{names}: drafts are verified {how}, without full CUDA graphs [cuda-graph]"
     reasons = [e for a in answers for e in _entries(a, need.phase)]
     if not reasons:
+        for answer in answers:  # a version or a package that would change the answer is told before the architecture
+            for reason in answer.why:
+                if reason.code in ("package-version", "package-missing"):
+                    tail = f"; {answer.fix[0].message}" if answer.fix else ""
+                    what = f"{answer.kernel}: {reason.message}{tail} [{reason.code}]"
+                    return f"{names}: nothing serves {need.phase}; {what}"
         return f"{names}: nothing serves {need.phase} on this architecture with these packages [arch]"
     first = reasons[0]
     fix = next((e["fix"][0] for e in reasons if e["fix"]), None)

@@ -74,6 +74,14 @@ class VersionRange:
             return f"{self.lo} to before {self.hi}"
         return f"{self.lo} or later" if self.lo else f"before {self.hi}" if self.hi else "any version"
 
+    def covers(self, other: VersionRange) -> bool:
+        """Whether every version of `other` is one of these."""
+        if self.commit or other.commit:
+            return self.commit == other.commit
+        below = not self.lo or (bool(other.lo) and parse_version(str(self.lo)) <= parse_version(str(other.lo)))
+        above = not self.hi or (bool(other.hi) and parse_version(str(other.hi)) <= parse_version(str(self.hi)))
+        return below and above
+
     def overlaps(self, other: VersionRange) -> bool:
         if self.commit or other.commit:
             return self.commit == other.commit

@@ -173,6 +173,14 @@ def test_force_and_prefer() -> None:
     assert set(kernels(liked, "decode").values()) == {"native_tc"}
     with pytest.raises(UsageError, match="unknown phase"):
         plan(groups, "sm120", FLASHINFER, force="decod=xqa")
+    with pytest.raises(UsageError, match="unknown group 'globl': did you mean 'global'"):
+        plan(groups, "sm120", FLASHINFER, prefer="globl:xqa")
+
+
+def test_a_version_too_old_for_every_kernel_is_the_reason() -> None:
+    made = plan([KVGroup("g", 128, 16, 8)], "sm120", {"flashinfer-python": "0.5.0"})
+    assert not made.served
+    assert any("would be accepted with flashinfer-python" in w and "[package-version]" in w for w in made.warnings)
 
 
 def test_prompts_and_decoding_on_different_machines() -> None:
