@@ -60,5 +60,6 @@ def run(args: argparse.Namespace) -> int:
     print()
     for device in found:
         print(f"GPU {device.index}  {device.name}  {device.arch}  ({device.source})")
-    print(f"this machine: {chosen} ({source})" if chosen else "\n".join(wrap(problem or "", 2, 0)))
+    where = "asked" if args.arch else "this machine"
+    print(f"{where}: {chosen} ({source})" if chosen else "\n".join(wrap(problem or "", 2, 0)))
     return 0 if chosen else 1

@@ -95,6 +95,13 @@ class Request:
             shown["page_size"] = self.page
         if self.dcp != 1:
             shown["dcp"] = self.dcp
+        for name in ("allow_unknown", "strict_versions"):
+            if getattr(self, name):
+                shown[name] = True
+        if self.environment:
+            shown["environment"] = dict(self.environment)
+        if self.cannot:
+            shown["cannot"] = list(self.cannot)
         shown["features"] = dict(self.features)
         return shown
 
