@@ -173,6 +173,7 @@ def _group(group: KVGroup, found: EngineGroup, setting: Setting) -> PlanGroup:
             proof=option.strength if option else None,
             measured=None if option is None or option.time is None else round(option.time, 4),
             name=use.name,
+            listed=use.kernel is not None,
         )
     return PlanGroup(
         name=group.name,

@@ -18,6 +18,8 @@ class PhaseKernel:
     """The kernel of one phase. `page_size` counts tokens (None: it reads no pages); `q_dtype` is what it reads.
 
     `measured` is the relative time (1.0 is the best of its band), None where the place is that of the default order.
+    `name` is what an engine calls it; where no catalogue entry stands behind that (`listed` is False), `kernel` repeats
+    it for people and is null in the JSON.
     """
 
     kernel: str
@@ -30,10 +32,11 @@ class PhaseKernel:
     proof: str | None = None
     measured: float | None = None
     name: str | None = None
+    listed: bool = True
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "kernel": self.kernel,
+            "kernel": self.kernel if self.listed else None,
             "provider": self.provider,
             "page_size": self.page_size,
             "q_dtype": self.q_dtype,
@@ -47,7 +50,9 @@ class PhaseKernel:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PhaseKernel:
-        return PhaseKernel(**{**data, "calls": tuple(data["calls"])})
+        listed = data["kernel"] is not None
+        kernel = data["kernel"] if listed else data["name"]
+        return PhaseKernel(**{**data, "kernel": kernel, "calls": tuple(data["calls"])}, listed=listed)
 
 
 @dataclass(frozen=True, slots=True)
