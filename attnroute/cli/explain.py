@@ -24,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=int, help=argparse.SUPPRESS if name == "topk" else f"MLA: {name} elements"
         )
     parser.add_argument("--dtype", type=common.dtype, help="the model's dtype")
-    parser.add_argument("--kv-dtype", type=kv_dtype, help="dtype of the KV cache; auto: as --dtype")
+    parser.add_argument(
+        "--kv-dtype",
+        type=kv_dtype,
+        default="auto",
+        help="dtype of the KV cache; default auto: the model's own, whichever that is; any: free",
+    )
     parser.add_argument("--q-heads", type=common.positive, help="query heads on one rank")
     parser.add_argument("--kv-heads", type=common.positive, help="KV heads on one rank")
     parser.add_argument("--page-size", type=common.positive, help="tokens a page")
@@ -97,9 +102,9 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
         raise UsageError(f"{missing} is missing: the group ratio needs both --q-heads and --kv-heads", code="bad-field")
     if args.head_dim_v is not None and args.head_dim is None:
         raise UsageError("--head-dim-v needs --head-dim", code="bad-field")
-    if args.kv_dtype == "auto" and args.dtype is None:
-        raise UsageError("--kv-dtype auto is the model's own dtype: name that with --dtype", code="bad-field")
-    kv = args.dtype if args.kv_dtype in (None, "auto") else args.kv_dtype
+    kv = args.kv_dtype
+    if kv == "auto":
+        kv = args.dtype or "auto"
     ratio = None
     if args.q_heads is not None:
         if args.q_heads % args.kv_heads:
@@ -116,7 +121,7 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
     head = None if args.head_dim is None or mla else (args.head_dim, args.head_dim_v or args.head_dim)
     return Request(
         arch=arch, kind=args.kind, phase=phase, storage=args.storage or (None if phase == "prefill" else "paged"),
-        dtype=args.dtype, kv_dtype=kv,
+        dtype=args.dtype, kv_dtype=None if kv == "any" else kv,
         head_dim=head, latent=args.latent, rope=args.rope, nope=args.nope,
         q_len=q_len, dcp=args.dcp, group_ratio=ratio, q_heads=args.q_heads, topk=args.topk,
         features=tuple(sorted(asked.items())), layout=args.layout, cuda_graph=args.cuda_graph, page=args.page_size,
@@ -128,8 +133,8 @@ def request_from(args: argparse.Namespace, arch: str) -> Request:
 
 
 def kv_dtype(text: str) -> str:
-    """A dtype, or `auto` for the model's own."""
-    return text if text == "auto" else common.dtype(text)
+    """A dtype, `auto` for the model's own, or `any` to leave it free."""
+    return text if text in ("auto", "any") else common.dtype(text)
 
 
 def _tokens(text: str | bool | None) -> int | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attnroute.registry.dims import GRAPH_LEVELS, MODEL_DTYPES, STRENGTHS
+from attnroute.registry.dims import GRAPH_LEVELS, STRENGTHS
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
-from attnroute.registry.table import ArchTable, Candidate, Row, bits, names
+from attnroute.registry.table import ArchTable, Candidate, Row, bits, model_pairs, names
 from attnroute.registry.versions import parse_version, public
 
 from .masks import Evaluation
@@ -226,8 +226,9 @@ def _best(ev: Evaluation, candidate: Candidate, rows: int, met: int, boxes_in: i
 
 def _casts(row: Row, request: Request) -> bool:
     """Whether the query must be cast for this row."""
-    own = MODEL_DTYPES if request.dtype is None else (request.dtype,)
-    return request.kv_dtype is not None and all(request.kv_dtype not in row.dims["dtypes"].get(q, ()) for q in own)
+    if request.kv_dtype is None:
+        return False
+    return all(kv not in row.dims["dtypes"].get(q, ()) for q, kv in model_pairs(request.dtype, request.kv_dtype))
 
 
 def _by_box(table: ArchTable, boxes: list[int], step: str, version: str) -> Verdict:

@@ -60,7 +60,8 @@ def _matches(band: Mapping[str, Any], request: Request) -> bool:
     if request.head_dim is None or request.head_dim not in HeadDims.parse(band["head_dim"]):
         return False
     model = request.dtype or "bf16"
-    if request.kv_dtype is None or request.kv_dtype not in band["dtypes"].get(model, ()):
+    kv = model if request.kv_dtype == "auto" else request.kv_dtype
+    if kv is None or kv not in band["dtypes"].get(model, ()):
         return False
     return request.q_len is None or request.q_len in IntSet.parse(band.get("q_len", 1))
 

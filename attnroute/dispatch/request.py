@@ -118,7 +118,7 @@ def check_request(request: Request) -> Request:
     check_name("attention kind", request.kind, KINDS)
     check_name("storage", request.storage, STORAGES)
     check_name("dtype", request.dtype, DTYPES)
-    check_name("KV dtype", request.kv_dtype, DTYPES)
+    check_name("KV dtype", request.kv_dtype, ("auto", *DTYPES))
     check_name("layout", request.layout, LAYOUTS)
     check_name("CUDA-graph level", request.cuda_graph, GRAPH_LEVELS)
     check_name("evidence strength", request.min_evidence, STRENGTHS)

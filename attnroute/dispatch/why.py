@@ -204,7 +204,7 @@ def _declared(ctx: Context, row: Row, step: str) -> list[Any]:
         return [kv for kvs in table.values() for kv in kvs]
     if step == "q":
         kv = ctx.ev.request.kv_dtype
-        return [q for q, kvs in table.items() if kv is None or kv in kvs]
+        return [q for q, kvs in table.items() if kv in (None, "auto") or kv in kvs]
     if step == "evidence":
         return [row.strength]
     if step == "env":

@@ -86,6 +86,12 @@ def names(value: Any) -> list[str]:
     return [str(v) for v in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
+def model_pairs(model: str | None, kv: str) -> tuple[tuple[str, str], ...]:
+    """(model dtype, KV dtype) that a request ranges over; KV dtype `auto` is the model's own, whichever that is."""
+    models = MODEL_DTYPES if model is None else (model,)
+    return tuple((m, m if kv == "auto" else kv) for m in models)
+
+
 def bits(mask: int) -> Iterator[int]:
     """Indices of the set bits, ascending."""
     while mask:
@@ -213,8 +219,8 @@ class ArchTable:
         table = row.dims["dtypes"]
         if kv is None:
             return model if model in table else next(iter(table)) if len(table) == 1 else None
-        fits = [q for q in self.reads(model, cannot) if kv in table.get(q, ())]
-        return fits[0] if fits and (model is not None or len(fits) == 1) else None
+        fits = [q for m, own in model_pairs(model, kv) for q in self.reads(m, cannot) if own in table.get(q, ())]
+        return fits[0] if fits and (model is not None or len(set(fits)) == 1) else None
 
     def dtype_masks(self, model: str | None, kv: str | None, cannot: tuple[str, ...] = ()) -> tuple[int, int, int]:
         """(rows that know the KV dtype with any query dtype, rows that serve the pair, boxes that hold the pair)."""
@@ -232,8 +238,9 @@ class ArchTable:
                 known |= 1 << i
                 served |= (1 << i) if model is None or any(q in table for q in self.reads(model, cannot)) else 0
                 continue
-            known |= (1 << i) if any(kv in kvs for kvs in table.values()) else 0
-            served |= (1 << i) if any(kv in table.get(q, ()) for q in self.reads(model, cannot)) else 0
+            pairs = model_pairs(model, kv)
+            known |= (1 << i) if any(own in kvs for _, own in pairs for kvs in table.values()) else 0
+            served |= (1 << i) if any(own in table.get(q, ()) for m, own in pairs for q in self.reads(m, cannot)) else 0
         held = 0
         for i, box in enumerate(self.boxes):
             table = box.where.get("dtypes")
@@ -251,11 +258,11 @@ class ArchTable:
             rows = [self.rows[box.row]]
         else:
             rows = [r for r in self.rows if r.kernel == box.kernel and r.provider == box.provider]
-        reads: set[str] = set()
-        for source in MODEL_DTYPES if model is None else (model,):
-            fits = [q for q in self.reads(source, cannot) if any(kv in r.dims["dtypes"].get(q, ()) for r in rows)]
-            reads.add(fits[0] if fits else source)
-        return all(kv in table.get(q, ()) for q in reads)
+        for source, own in model_pairs(model, kv):
+            fits = [q for q in self.reads(source, cannot) if any(own in r.dims["dtypes"].get(q, ()) for r in rows)]
+            if own not in table.get(fits[0] if fits else source, ()):
+                return False
+        return True
 
     def version_masks(self, provider: str, version: str) -> tuple[int, int]:
         """(rows, boxes) of this provider whose version range holds the version."""
@@ -273,4 +280,15 @@ class ArchTable:
         return sum(1 << i for i, row in enumerate(self.rows) if row.strength in allowed)
 
 
-__all__ = ["ALL_FEATURES", "ArchTable", "Box", "Candidate", "DimIndex", "FeatureIndex", "Row", "bits", "names"]
+__all__ = [
+    "ALL_FEATURES",
+    "ArchTable",
+    "Box",
+    "Candidate",
+    "DimIndex",
+    "FeatureIndex",
+    "Row",
+    "bits",
+    "model_pairs",
+    "names",
+]
