@@ -74,13 +74,14 @@ def build_parser(command: str | None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code and never lets a traceback out."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    code: int = 0
     try:
         command = next((a for a in arguments if not a.startswith("-")), None)
         args = build_parser(command).parse_args(arguments)
         from importlib import import_module
 
         run = import_module(f"attnroute.cli.{args.command}").run
-        code: int = run(args)
+        code = run(args)
         sys.stdout.flush()
         return code
     except SystemExit as stop:  # argparse: help, version
@@ -90,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # the reader (head, less) has seen enough; keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return code
     except KeyboardInterrupt:
         print("attnroute: interrupted", file=sys.stderr)
         return 130
