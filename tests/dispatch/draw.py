@@ -252,7 +252,7 @@ def route_arguments(question: Question) -> tuple[KVGroup, dict[str, Any]] | None
 def flags_of(question: Question) -> list[str] | None:
     """The question as flags of `attnroute explain`; None if they cannot say it."""
     ask = question.ask
-    if question.complete or not question.packages or (ask["kv"] is None and ask["q"] is not None):
+    if question.complete or not question.packages:
         return None
     if (ask["phase"] == "decode" and ask["q_len"] is None) or (ask["storage"] is None and ask["phase"] != "prefill"):
         return None
@@ -261,8 +261,8 @@ def flags_of(question: Question) -> list[str] | None:
     given = {
         name: ask.get(name) for name in ("kind", "phase", "storage", "latent", "rope", "nope", "topk", "dcp", "layout")
     }
-    given |= {"head_dim": head, "head_dim_v": v, "dtype": ask["q"], "kv_dtype": ask["kv"], "q_len": ask["q_len"]}
-    given |= {"q_heads": heads, "kv_heads": heads and heads // ratio, "page_size": ask["page"]}
+    given |= {"head_dim": head, "head_dim_v": v, "dtype": ask["q"], "kv_dtype": ask["kv"] or "any"}
+    given |= {"q_len": ask["q_len"], "q_heads": heads, "kv_heads": heads and heads // ratio, "page_size": ask["page"]}
     given |= {"cuda_graph": ask.get("cuda_graph"), "min_evidence": ask["evidence"]}
     flags = ["--arch", question.arch]
     for name, value in given.items():

@@ -191,6 +191,8 @@ def test_explain_agrees_and_so_do_its_fixes(question: Question) -> None:
     decision = answered(question)
     code, said = command(flags)
     assert code == (0 if decision.served else 1)
+    if question.ask["kv"] is None:  # the command adds with which dtypes an accepted kernel is known to be wrong
+        said["warnings"] = [note for note in said["warnings"] if not note.endswith("[known-wrong]")]
     assert said == json.loads(json.dumps(decision.to_json()))
     for answer in said["candidates"]:
         for fix in answer["fix"][:1]:
