@@ -57,7 +57,8 @@ def notes_for(search: Search, classes: Sequence[GroupClass], joint: Joint) -> No
             if fallback is None:
                 fallback = _gave_way(dropped)
             if option is None:
-                warnings.append(_unserved(member.title, need, answers, options, item))
+                arch = search.setting.side(need.phase).arch
+                warnings.append(_unserved(member.title, need, answers, options, item, arch))
             elif fallback is None:
                 fallback = _fallback(need, option, answers, used, setting)
         if fallback is not None:
@@ -172,9 +173,14 @@ def _level(option: Option) -> int:
 
 
 def _unserved(
-    names: str, need: PhaseNeed, answers: Sequence[CandidateAnswer], options: Sequence[Option | None], item: GroupClass
+    names: str,
+    need: PhaseNeed,
+    answers: Sequence[CandidateAnswer],
+    options: Sequence[Option | None],
+    item: GroupClass,
+    arch: str,
 ) -> str:
-    """Nothing serves a phase: what the best placed kernel lacks."""
+    """Nothing serves a phase on its machine: what the best placed kernel lacks."""
     if need.phase == "verify":
         prefill = next((o for p, o in zip(item.phases, options, strict=True) if p.phase == "prefill" and o), None)
         how = f"as prefill ({prefill.kernel})" if prefill is not None else "by nothing"
@@ -186,12 +192,14 @@ def _unserved(
                 if reason.code in ("package-version", "package-missing"):
                     tail = f"; {answer.fix[0].message}" if answer.fix else ""
                     what = f"{answer.kernel}: {reason.message}{tail} [{reason.code}]"
-                    return f"{names}: nothing serves {need.phase}; {what}"
-        return f"{names}: nothing serves {need.phase} on this architecture with these packages [arch]"
+                    return f"{names}: nothing serves {need.phase} on {arch}; {what}"
+        return f"{names}: nothing serves {need.phase} on {arch} with these packages [arch]"
     first = reasons[0]
     fix = next((e["fix"][0] for e in reasons if e["fix"]), None)
     tail = f"; {fix}" if fix else ""
-    return f"{names}: nothing serves {need.phase}; {first['kernel']}: {first['message']}{tail} [{first['code']}]"
+    return (
+        f"{names}: nothing serves {need.phase} on {arch}; {first['kernel']}: {first['message']}{tail} [{first['code']}]"
+    )
 
 
 def _fallback(
