@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
 
 _COLUMN = 14
+_KINDS = ("source", "report", "capture", "compiled", "claimed", "inferred")
 
 
 def question(request: Request) -> str:
@@ -140,27 +141,38 @@ _TELLING = {
     "sinks": ("sink",),
     "softcap": ("softcap", "soft_cap"),
     "window": ("window",),
+    "noncausal": ("causal",),
+    "alibi": ("alibi",),
+    "mask": ("mask",),
+    "cuda-graph": ("graph",),
+    "env": ("nvcc", "cuda"),
+    "dcp": ("dcp", "cp_world", "lse"),
+    "q-heads": ("heads",),
 }
 
 
 def source_line(registry: Registry, decision: Decision, answer: CandidateAnswer, reason: Why) -> str:
-    """Where the refusing rows are written: package, version and line if a source was read, else the report."""
+    """Where the refusal is written: package, version and line if a source says it, else a report or other proof.
+
+    Evidence of an exclusion or trap is about just that. Of a row's evidence, an item that does not speak of the reason
+    would mislead; the row itself is named then.
+    """
     installed = f"{answer.provider} {decision.packages.get(answer.provider)}"
     words = _TELLING.get(reason.code, ())
+    rows = {row.id for row in registry.table(decision.arch).rows}
     best, best_rank = "", (9, 9, 9)
-    for row in reason.rows:
-        for n, item in enumerate(registry.evidence(decision.arch, row)):
-            kind = next(
-                (k for k in ("source", "report", "capture", "compiled", "claimed", "inferred") if k in item), None
-            )
-            if kind is None:
+    for place in reason.rows:
+        for n, item in enumerate(registry.evidence(decision.arch, place)):
+            kind = next((k for k in _KINDS if k in item), None)
+            told = any(w in str(item.get("match", "")).lower() for w in words)
+            if kind is None or (place in rows and not told):
                 continue
-            told = 0 if any(w in str(item.get("match", "")).lower() for w in words) else 1
-            rank = (0 if item[kind] == installed else 1, told, n)
+            rank = (0 if item[kind] == installed else 1, 0 if told else 1, n)
             if rank < best_rank:
                 where = f", {item['path']}" if item.get("path") else ""
                 best, best_rank = f"{'' if kind == 'source' else kind + ': '}{item[kind]}{where}", rank
-    return best
+    named = [place for place in reason.rows if place in rows]
+    return best or (f"by row {named[0]}" if named else "")
 
 
 def _elsewhere(registry: Registry, decision: Decision) -> list[str]:
