@@ -119,6 +119,13 @@ class Engine:
             found = self.backends[name] = self.made(name, self.data["backends"][name])
         return found
 
+    def selectable(self, name: str) -> Backend:
+        """The backend that somebody asks for by name; UsageError for one that the engine does not offer."""
+        offered = [n for n in self.data["backends"] if n not in self.data.get("internal_backends", ()) and "@" not in n]
+        if name not in offered:
+            raise UsageError(unknown_name("attention backend", name, offered), code="unknown-backend")
+        return self.backend(name)
+
     def made(self, name: str, data: Mapping[str, Any]) -> Backend:
         """Compile a backend's data, inheriting from `like` and the defaults."""
         whole = {**self.data["defaults"], **self._inherited(data)}

@@ -76,7 +76,7 @@ def reasons_against(backend: Backend, facts: Facts, sizes: Facts) -> tuple[str, 
 def select(engine: Engine, facts: Facts, sizes: Facts, requested: str | None = None) -> Selection:
     """The backend for a layer. Raises EngineError if a requested one cannot serve it, or none can."""
     if requested is not None:
-        backend = engine.backend(requested)
+        backend = engine.selectable(requested)
         reasons = reasons_against(backend, facts, sizes)
         if reasons:
             raise EngineError(

@@ -53,6 +53,9 @@ def engine() -> Schema:
         "checks": _array("Checks of every backend, in order.", _check()),
         "defaults": _backend("What a backend declares unless it says otherwise."),
         "backends": table_of("Backends by name.", BACKEND, _BACKEND_WORDS, _backend("What one backend declares.")),
+        "internal_backends": listing(
+            "Backends that nobody can ask for: shared parts, and caches of indexers.", _backend_name("A backend.")
+        ),
         "constants": _facts("Numbers that the block-size and memory algorithms use.", _constant()),
         "spec_kinds": _facts("Kinds of caches.", _spec_kind()),
         "state_backends": _facts("State layers by kind.", _state_backend()),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnroute.dispatch.group import KVGroup
+from attnroute.engines.data import load_engine
 from attnroute.engines.result import EngineOptions, EngineResult
 from attnroute.engines.vllm import plan_groups
 from attnroute.engines.vllm_flags import differences, flags_for
@@ -226,3 +227,12 @@ def test_flags_that_reach_it() -> None:
     flags = flags_for(found, lambda options: plan_groups([group], "sm100", options=options))
     assert flags.command == "VLLM_KV_CACHE_LAYOUT=HND vllm serve MODEL --attention-backend FLASH_ATTN"
     assert flags.unreachable == ()
+
+
+@pytest.mark.parametrize("name", ["MLA", "DEEPSEEK_V4_INDEXER", "FLASH_ATTN@composite", "FLASH_ATN"])
+def test_only_what_vllm_offers_can_be_asked_for(name: str) -> None:
+    engine = load_engine("vllm")
+    with pytest.raises(UsageError, match="unknown attention backend") as refusal:
+        engine.selectable(name)
+    assert " MLA " not in str(refusal.value)
+    assert engine.selectable("FLASH_ATTN").name == "FLASH_ATTN"

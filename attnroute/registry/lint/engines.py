@@ -18,7 +18,7 @@ USES: dict[str, tuple[tuple[str, str], ...]] = {
     "fact": (("fact", "*"), ("ratio", "*"), ("of", "*")),
     "backend": (
         *(("order", "priority"), ("order", "then"), ("like", "*"), ("use", "combination")),
-        *(("general", "composite"), ("causal", "composite")),
+        *(("general", "composite"), ("causal", "composite"), ("internal_backends", "")),
     ),
     "packing": (("packs", "*"),),
     "resolve table": (("resolve", "*"), ("q_dtype", "kernels"), ("graph", "*")),
