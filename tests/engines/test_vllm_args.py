@@ -7,8 +7,8 @@ import pytest
 from attnroute.engines.vllm_args import parse
 from attnroute.errors import UsageError
 
-# What the stored excerpt of vllm-project/vllm#53111 shows of its reproducer, which breaks off after the backend; the last
-# flag is ours, since 0.33.0 otherwise refuses the model for its image masks. Below, #43232's.
+# What the stored excerpt of vllm-project/vllm#53111 shows of its reproducer, which breaks off after the backend; the
+# last flag is ours, since 0.33.0 otherwise refuses the model for its image masks. Below, #43232's.
 GEMMA = """vllm serve nvidia/Gemma-4-26B-A4B-NVFP4 \\
   --attention-backend FLASHINFER \\
   --language-model-only"""
