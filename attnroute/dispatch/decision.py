@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from .answer import CandidateAnswer
     from .packages import Packages
     from .request import Request
+
+
+#: How candidates are listed: what can serve first, what nobody asked about last.
+STATUS_ORDER = {"chosen": 0, "accepted": 1, "undeclared": 2, "known-wrong": 3, "rejected": 4, "not-considered": 5}
+
+
+def answers_for(answers: Iterable[CandidateAnswer], kernel: str, provider: str | None = None) -> list[CandidateAnswer]:
+    """The answers for one kernel (from one provider if named), best placed first."""
+    hits = [a for a in answers if a.kernel == kernel and provider in (None, a.provider)]
+    return sorted(hits, key=lambda a: STATUS_ORDER[a.status])
 
 
 @dataclass(frozen=True)
@@ -146,8 +156,7 @@ class Decision:
 
     def candidate(self, kernel: str, provider: str | None = None) -> CandidateAnswer | None:
         """The answer for one kernel (from one provider if named; else the best placed)."""
-        hits = [c for c in self.candidates if c.kernel == kernel and provider in (None, c.provider)]
-        return min(hits, key=lambda c: _STATUS_ORDER.index(c.status), default=None)
+        return next(iter(answers_for(self.candidates, kernel, provider)), None)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's JSON of `explain`."""
@@ -175,6 +184,3 @@ class Decision:
             "candidates": [c.to_json() for c in self.candidates],
             "warnings": list(self.warnings),
         }
-
-
-_STATUS_ORDER = ("chosen", "accepted", "undeclared", "known-wrong", "rejected", "not-considered")

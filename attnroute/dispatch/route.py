@@ -10,7 +10,7 @@ from attnroute.errors import UnservedError, UsageError, unknown_name
 from attnroute.registry.table import ArchTable, Candidate
 
 from .answer import CandidateAnswer
-from .decision import Decision
+from .decision import STATUS_ORDER, Decision, answers_for
 from .group import KVGroup
 from .judge import Verdict, judge
 from .masks import Evaluation, evaluate
@@ -22,7 +22,6 @@ from .why import Context
 if TYPE_CHECKING:
     from attnroute.registry.registry import Registry
 
-_STATUS_ORDER = {"chosen": 0, "accepted": 1, "undeclared": 2, "known-wrong": 3, "rejected": 4, "not-considered": 5}
 _warned: set[tuple[str, str, str]] = set()
 Names = str | tuple[str, ...] | list[str] | None
 P = ParamSpec("P")
@@ -167,7 +166,7 @@ def _decision(
 ) -> Decision:
     table, request = ctx.ev.table, ctx.ev.request
     place = {i: n for n, i in enumerate(ranked)}
-    order = sorted(range(len(answers)), key=lambda i: (_STATUS_ORDER[answers[i].status], place.get(i, 0), i))
+    order = sorted(range(len(answers)), key=lambda i: (STATUS_ORDER[answers[i].status], place.get(i, 0), i))
     best = None if chosen is None else answers[chosen]
     ranked_answers = tuple(answers[i] for i in order)
     return Decision(
@@ -204,8 +203,7 @@ def _check_kernel(registry: Registry, name: str) -> None:
 def _answers_named(answers: list[CandidateAnswer], name: str) -> list[CandidateAnswer]:
     """The answers that `kernel` or `kernel@distribution` names, best placed first."""
     kernel, _, provider = name.partition("@")
-    hits = [a for a in answers if a.kernel == kernel and provider in ("", a.provider)]
-    return sorted(hits, key=lambda a: _STATUS_ORDER[a.status])
+    return answers_for(answers, kernel, provider or None)
 
 
 def _force_words(answers: list[CandidateAnswer], name: str) -> str:

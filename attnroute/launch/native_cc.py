@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attnroute.launch.dtypes import torch_dtype
 from attnroute.launch.native_decode import DecodeWrapper
-from attnroute.launch.packages import load
+from attnroute.launch.packages import jit_module, load
 from attnroute.launch.problem import Module
 
 
@@ -24,4 +24,4 @@ class Launch(DecodeWrapper):
         gen = load("flashinfer.jit.attention", self.provider).gen_batch_decode_module
         q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
         spec = gen(q, kv, out, torch.int32, p.head_dim, p.head_dim, 0, p.window is not None, bool(p.softcap))
-        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+        return (jit_module(spec),)

@@ -79,20 +79,22 @@ class DecodeWrapper(Launcher):
         self._wrapper = wrapper
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:  # noqa: ARG002
-        self._wrapper.run(
-            q.contiguous(),
-            as_layout(self.problem, kv),
-            out=out,
-            lse=lse,
-            return_lse=lse is not None,
-            **wrapper_scales(kv),
-        )
-        return AttentionOut(out, natural(lse))
+        return run_wrapper(self._wrapper, self.problem, q, kv, out, lse)
 
 
 def backend_for(problem: Problem) -> str:
     """The FA2 template for 16-bit queries; for fp8 queries, which it does not take, the wrapper's own choice."""
     return "auto" if is_fp8(problem.q_dtype) else "fa2"
+
+
+def run_wrapper(
+    wrapper: Any, problem: Problem, q: Tensor, kv: KVPages, out: Tensor, lse: Tensor | None
+) -> AttentionOut:
+    """One planned step of a FlashInfer wrapper, decode or prefill."""
+    wrapper.run(
+        q.contiguous(), as_layout(problem, kv), out=out, lse=lse, return_lse=lse is not None, **wrapper_scales(kv)
+    )
+    return AttentionOut(out, natural(lse))
 
 
 def wrapper_scales(kv: KVPages) -> dict[str, float]:

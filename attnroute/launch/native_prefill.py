@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from attnroute.launch.base import Launcher, as_layout, window_left
 from attnroute.launch.dtypes import torch_dtype
 from attnroute.launch.flashinfer_pages import page_index, q_indptr
-from attnroute.launch.native_decode import FLOAT_WORKSPACE, INT_WORKSPACE, natural, wrapper_scales
-from attnroute.launch.packages import load
+from attnroute.launch.native_decode import FLOAT_WORKSPACE, INT_WORKSPACE, natural, run_wrapper
+from attnroute.launch.packages import jit_module, load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
 
@@ -53,6 +53,17 @@ def _plan_wrapper(wrapper: Any, owner: Launcher, batch: Batch) -> None:
     )
 
 
+def prefill_modules(owner: Launcher, template: str) -> tuple[Module, ...]:
+    """The module of a prefill template (fa2, fa3) for the owner's dtypes, head dims, window and softcap."""
+    import torch
+
+    p = owner.problem
+    gen = load("flashinfer.jit.attention", owner.provider).gen_batch_prefill_module
+    q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
+    window, softcap = p.window is not None, bool(p.softcap)
+    return (jit_module(gen(template, q, kv, out, torch.int32, p.head_dim, p.head_dim_v, 0, window, softcap, False)),)
+
+
 class SinkPrefill:
     """`BatchAttentionWithAttentionSinkWrapper`: sinks are compiled in; float32 sinks and the scale go to run()."""
 
@@ -82,7 +93,7 @@ class SinkPrefill:
         )
         gen = load("flashinfer.jit.attention", self.owner.provider).gen_customize_batch_prefill_module
         spec = gen(backend, *jit, **more)
-        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+        return (jit_module(spec),)
 
     def _make(self, batch: int) -> Any:
         p, owner = self.owner.problem, self.owner
@@ -133,27 +144,9 @@ class PrefillWrapper(Launcher):
 
     def modules(self) -> tuple[Module, ...]:
         """One module for dtypes, head dims, window and softcap."""
-        import torch
-
         if self._sinks is not None:
             return self._sinks.modules()
-        p = self.problem
-        gen = load("flashinfer.jit.attention", self.provider).gen_batch_prefill_module
-        q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
-        spec = gen(
-            self.backend,
-            q,
-            kv,
-            out,
-            torch.int32,
-            p.head_dim,
-            p.head_dim_v,
-            0,
-            p.window is not None,
-            bool(p.softcap),
-            False,
-        )
-        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+        return prefill_modules(self, self.backend)
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:  # noqa: ARG002
         """128 MiB for partial results and 8 MiB for the plan (the same again is pinned on the host)."""
@@ -174,12 +167,4 @@ class PrefillWrapper(Launcher):
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:
         if self._sinks is not None:
             return self._sinks.run(q, kv, sinks, out, lse)
-        self._wrapper.run(
-            q.contiguous(),
-            as_layout(self.problem, kv),
-            out=out,
-            lse=lse,
-            return_lse=lse is not None,
-            **wrapper_scales(kv),
-        )
-        return AttentionOut(out, natural(lse))
+        return run_wrapper(self._wrapper, self.problem, q, kv, out, lse)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from attnroute.launch.dtypes import is_fp8, torch_dtype
+from attnroute.launch.dtypes import is_fp8
 from attnroute.launch.native_decode import DecodeWrapper
-from attnroute.launch.native_prefill import SinkPrefill
-from attnroute.launch.packages import load
+from attnroute.launch.native_prefill import SinkPrefill, prefill_modules
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Module, Tensor
 
 
@@ -25,18 +24,9 @@ class Launch(DecodeWrapper):
 
     def modules(self) -> tuple[Module, ...]:
         """One module for dtypes, head dim, window and softcap, or the variant with sinks."""
-        import torch
-
         if self._sinks is not None:
             return self._sinks.modules()
-        p = self.problem
-        gen = load("flashinfer.jit.attention", self.provider).gen_batch_prefill_module
-        q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
-        template = "fa3" if is_fp8(p.q_dtype) else "fa2"
-        spec = gen(
-            template, q, kv, out, torch.int32, p.head_dim, p.head_dim, 0, p.window is not None, bool(p.softcap), False
-        )
-        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+        return prefill_modules(self, "fa3" if is_fp8(self.problem.q_dtype) else "fa2")
 
     def _plan(self, batch: Batch) -> None:
         if self._sinks is not None:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from attnroute.launch.errors import NotInstalledError
+from attnroute.launch.problem import Module
 
 
 def load(module: str, distribution: str) -> Any:
@@ -14,3 +15,8 @@ def load(module: str, distribution: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise NotInstalledError(f"{module} cannot be imported; install {distribution} ({error})") from error
+
+
+def jit_module(spec: Any) -> Module:
+    """FlashInfer's description of a module as something that can be built."""
+    return Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled)

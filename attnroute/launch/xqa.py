@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attnroute.launch.base import MIB, Launcher, window_left
 from attnroute.launch.dtypes import torch_dtype
-from attnroute.launch.packages import load
+from attnroute.launch.packages import jit_module, load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
 #: The first part of the workspace holds the semaphores; the function cuts it off by itself.
@@ -24,7 +24,7 @@ class Launch(Launcher):
         gen = load("flashinfer.jit.xqa", self.provider).gen_xqa_module
         q, kv = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype)
         spec = gen(q, kv, p.page_size, p.head_dim, p.group_ratio, p.window is not None, q, p.q_len)
-        return (Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled),)
+        return (jit_module(spec),)
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:
         """Semaphores, and one partial result for each part that a request is split into (parts fill the device once).

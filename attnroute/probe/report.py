@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnroute.probe.case import OUTCOMES, Ask, Case
+from attnroute.probe.predict import VERDICTS
 
 Record = Mapping[str, Any]
 
@@ -46,9 +47,7 @@ def summary(records: Sequence[Record]) -> str:
         found = [r for r in records if r["verdict"] == name]
         if found:
             parts += [f"{title} ({len(found)}):", *(f"  {line(r)}" for r in found), ""]
-    counted = ", ".join(
-        f"{verdicts[v]} {v}" for v in ("agrees", "contradicts", "surprise", "news", "silent") if verdicts[v]
-    )
+    counted = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
     return "\n".join([*parts, f"{len(records)} cases: {counted or 'none'}"])
 
 

@@ -58,13 +58,8 @@ def compile_catalogue(folder: Path, overlays: Overlays = ()) -> dict[str, Any]:
     return catalogue_of(read_tables(folder, overlays))
 
 
-def compile_engine(folder: Path, name: str, overlays: Overlays = ()) -> dict[str, Any]:
-    """An engine's data file as plain values. Raises TableError."""
-    return engine_data(read_tables(folder, overlays), name)
-
-
 def engine_data(tables: Tables, name: str) -> dict[str, Any]:
-    """As `compile_engine`, from tables that are already open."""
+    """An engine's data file as plain values. Raises TableError."""
     root = tables.table(f"engines/{name}.yaml") if name in tables.engine_ids() else None
     _stop(tables)
     return dict(root.plain) if root else {}

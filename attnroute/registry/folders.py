@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnroute.registry.positions import MAX_BYTES, Document, parse
 from attnroute.registry.problems import Problem, TableError
+from attnroute.registry.store import packed_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,11 +107,7 @@ def _packed(path: Path) -> Folder:
 
 def read_section(path: Path, name: str) -> Any:
     """One section of a packed file, by one seek."""
-    with path.open("rb") as stream:
-        header = json.loads(stream.readline())
-        offset, length = header["sections"][name]
-        stream.seek(stream.tell() + offset)
-        return json.loads(stream.read(length))
+    return packed_store(path).read(name)
 
 
 def open_overlay(path: Path) -> Folder:

@@ -32,14 +32,18 @@ def open_store(overlays: Sequence[Path] = ()) -> Store:
     Raises AttnrouteError if there are no tables, or if an overlay is invalid.
     """
     in_checkout = (CHECKOUT_FOLDER / "kernels.yaml").is_file()
-    if overlays or in_checkout:
-        return _folder_store(CHECKOUT_FOLDER if in_checkout else unpacked_sources(), overlays)
-    if DATA_FILE.is_file():
-        return _file_store(DATA_FILE)
-    raise AttnrouteError(f"no capability tables: neither {CHECKOUT_FOLDER} nor {DATA_FILE} exists", code="no-tables")
+    if not in_checkout and not DATA_FILE.is_file():
+        message = f"no capability tables: neither {CHECKOUT_FOLDER} nor {DATA_FILE} exists"
+        raise AttnrouteError(message, code="no-tables")
+    if in_checkout or overlays:
+        from .folder_store import folder_store
+
+        # a packed file carries the YAML text it was made from, over which overlays are laid
+        return folder_store(CHECKOUT_FOLDER if in_checkout else DATA_FILE, overlays)
+    return packed_store(DATA_FILE)
 
 
-def _file_store(path: Path) -> Store:
+def packed_store(path: Path) -> Store:
     """A compiled file: line 1 is a header with the offset and length of each section after it."""
     with path.open("rb") as file:
         first = file.readline()
@@ -53,28 +57,3 @@ def _file_store(path: Path) -> Store:
             return json.loads(file.read(length))
 
     return Store("installed", header["version"], header["sha256"], tuple(header["sections"]), read)
-
-
-def _folder_store(folder: Path, overlays: Sequence[Path]) -> Store:
-    from .compile import folder_store
-
-    return folder_store(folder, tuple(overlays))
-
-
-def unpacked_sources() -> Path:
-    """The YAML files that a wheel carries inside its compiled file, written to a temporary folder for overlays."""
-    import atexit
-    import shutil
-    import tempfile
-
-    if not DATA_FILE.is_file():
-        raise AttnrouteError(
-            f"no capability tables: neither {CHECKOUT_FOLDER} nor {DATA_FILE} exists", code="no-tables"
-        )
-    folder = Path(tempfile.mkdtemp(prefix="attnroute-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name, text in _file_store(DATA_FILE).read("sources").items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-    return folder

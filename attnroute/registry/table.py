@@ -185,7 +185,6 @@ class ArchTable:
     call_when: Mapping[str, tuple[str, ...]]  # calls that matter only if one of these features is asked
     dtype_memo: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
     version_memo: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    seen_memo: dict[tuple[str, str, str], tuple[str | None, str | None]] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)  # what the dispatcher derives from the table alone
 
     def reads(self, model: str | None, cannot: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -200,19 +199,13 @@ class ArchTable:
 
     def seen_around(self, candidate: Candidate, version: str) -> tuple[str | None, str | None]:
         """The nearest versions looked at on both sides of one that was not (None where there is none)."""
-        key = (candidate.kernel, candidate.provider, version)
-        found = self.seen_memo.get(key)
-        if found is None:
-            releases = [v for v in candidate.seen if not is_commit(v)]
-            if is_commit(version):
-                found = (None, None)
-            else:
-                parsed = parse_version(version)
-                below = [v for v in releases if parse_version(v) < parsed]
-                above = [v for v in releases if parse_version(v) > parsed]
-                found = (below[-1] if below else None, above[0] if above else None)
-            self.seen_memo[key] = found
-        return found
+        if is_commit(version):
+            return None, None
+        parsed = parse_version(version)
+        releases = [v for v in candidate.seen if not is_commit(v)]
+        below = [v for v in releases if parse_version(v) < parsed]
+        above = [v for v in releases if parse_version(v) > parsed]
+        return below[-1] if below else None, above[0] if above else None
 
     def used_q_dtype(self, row: Row, model: str | None, kv: str | None, cannot: tuple[str, ...] = ()) -> str | None:
         """The query dtype that `row` would read for this request; None if it is still open or not served."""
