@@ -26,6 +26,7 @@ class Launcher(ABC):
 
     expresses: ClassVar[frozenset[str]] = frozenset()
     proven: ClassVar[bool] = True
+    compiles_in_process: ClassVar[bool] = False  # a first call of a new geometry compiles, whatever `modules` says
 
     def __init__(self, problem: Problem, limits: Limits, settings: Settings, provider: str) -> None:
         self.problem, self.limits, self.settings, self.provider = problem, limits, settings, provider

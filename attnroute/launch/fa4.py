@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnroute.launch.dtypes import is_fp8
 from attnroute.launch.flash_attention import FlashAttention, as_result
@@ -21,6 +21,8 @@ class Launch(FlashAttention):
     Compiled by the CuTe DSL in the calling process, a few seconds for each new combination of dtypes, head dims and
     features (not for batch or context).
     """
+
+    compiles_in_process: ClassVar[bool] = True
 
     def splits(self) -> int:
         """One part for flash-attn-4 and vLLM's own choice, unless a decision says otherwise."""

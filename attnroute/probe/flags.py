@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predict", type=Path, metavar="FILE", help="write the predictions here and stop; needs no GPU with --arch"
     )
+    parser.add_argument(
+        "--skip-answered", action="append", default=[], type=Path, metavar="CAPTURE",
+        help="leave out cases that this capture answered for the same package versions; repeatable"
+    )  # fmt: skip
+    parser.add_argument(
+        "--compile-only", action="store_true", help="compile what the cases (with --time the grid) need, and stop"
+    )
     parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
     parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
     parser.add_argument("--shapes", type=int, metavar="N", help="time only the first N shapes of the grid")

@@ -1,9 +1,12 @@
-"""The timed shapes: attention layers of real models at serving batches and contexts, and which of them are held out."""
+"""The timed shapes: attention layers of real models at serving batches and contexts, which of them are held out, and a
+sweep of other geometries that fills the space between for the fit alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnroute.probe.case import Ask
@@ -60,6 +63,37 @@ SALT = "attnroute-held-out-1"
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """Layers of one head dim and group ratio that differ in KV heads (ranks of a model, or models alike)."""
+
+    head_dim: int
+    ratio: int
+    kv_heads: tuple[int, ...]
+    window: int | None = None
+    sinks: bool = False
+
+
+#: The KV heads leave out the geometry of every held-out layer.
+SWEEP = (
+    Family(64, 8, (1, 2, 4, 16), sinks=True),
+    Family(64, 8, (1, 2, 4, 16), window=128, sinks=True),
+    Family(64, 4, (2, 4, 8)),
+    Family(128, 1, (8, 16, 32)),
+    Family(128, 2, (4, 8, 32), window=1024),
+    Family(128, 4, (1, 2, 4, 8)),
+    Family(128, 8, (1, 2, 4, 8)),
+    Family(256, 2, (4, 8, 16), window=1024),
+    Family(256, 6, (1, 2, 4)),
+    Family(512, 8, (1, 4, 8)),
+)
+#: Requests times KV heads: what a kernel can spread over a GPU before it splits the context.
+SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+SWEEP_CONTEXTS = (128, 256, 512, 896, 1280, 2048, 4096, 5120, 7168, 8192, 16384, 32768, 65536)
+SWEEP_LARGEST = 3 << 30  # bytes
+SWEEP_PART = 0.4  # of the points that fit; by hash
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """One timed shape; `request` is what a kernel is asked, `batch` requests of `context` tokens."""
 
@@ -101,8 +135,30 @@ class Shape:
 
 
 def shapes() -> list[Shape]:
-    """All timed shapes, in an order that spreads any prefix over models and sizes."""
+    """The grid of real models, in an order that spreads any prefix over models and sizes."""
     return sorted(_shapes(), key=lambda s: _hash(s.id))
+
+
+def sweep() -> list[Shape]:
+    """Shapes for the fit alone, spread likewise: none has a held-out layer's geometry or a held-out context."""
+    return sorted(_swept(), key=lambda s: _hash(s.id))
+
+
+def _swept() -> Iterator[Shape]:
+    for family in SWEEP:
+        for kv_dtype in ("bf16", "fp8_e4m3"):
+            for streams, context in product(SWEEP_STREAMS, SWEEP_CONTEXTS):
+                point = f"{family}/{kv_dtype}/{streams}/{context}"
+                fits = [n for n in family.kv_heads if streams % n == 0 and streams // n <= 512]
+                if _hash(point) / 2**32 >= SWEEP_PART or not fits:
+                    continue
+                heads = fits[_hash("heads:" + point) % len(fits)]
+                name = f"sweep-{heads * family.ratio}x{heads}x{family.head_dim}" + ("-window" if family.window else "")
+                layer = Layer(name, heads * family.ratio, heads, family.head_dim, family.window, family.sinks)
+                page = 64 if _hash("page:" + point) % 3 == 0 else 16
+                shape = Shape(layer, streams // heads, context, page, kv_dtype)
+                if shape.cache_bytes() <= SWEEP_LARGEST:
+                    yield shape
 
 
 def _shapes() -> Iterator[Shape]:
@@ -121,5 +177,9 @@ def _hash(text: str) -> int:
 
 
 def held_out(request: Mapping[str, Any], context: int) -> bool:
-    """Whether a timing is kept from fitting: a quarter of the models and of the context lengths, whole, by hash."""
-    return _hash(f"model:{request['model']}") % 4 == 0 or _hash(f"context:{context}") % 4 == 0
+    """Whether a timing is kept from fitting: a quarter of the models and of the context lengths, whole, by hash.
+
+    The sweep's layers are no models: they exist to be fitted.
+    """
+    model = not request["model"].startswith("sweep-") and _hash(f"model:{request['model']}") % 4 == 0
+    return model or _hash(f"context:{context}") % 4 == 0

@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from attnroute.errors import AttnrouteError, UsageError
 from attnroute.probe import machine, report
-from attnroute.probe.capture import SCHEMA, Journal, write_capture
+from attnroute.probe.capture import SCHEMA, Journal, read_capture, write_capture
+from attnroute.probe.case import SILENT
 from attnroute.probe.cases import rank, uncovered
 from attnroute.probe.flags import add_arguments
 from attnroute.probe.preload import ask_in_child, preload, stand_in
 from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks
-from attnroute.probe.session import HIDDEN, PRELOAD, Session, run_cases, scratch_env
+from attnroute.probe.session import HIDDEN, PRELOAD, Session, module_tasks, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from attnroute.probe.case import Case
+    from attnroute.probe.grid import Shape
+    from attnroute.probe.schedule import Result, Task
 
 FRESH = "ATTNROUTE_PROBE_FRESH"  # set for a run whose cases import the packages themselves
 QUICK_RANK = 1  # of --quick: what is claimed, and its edges
@@ -82,10 +85,22 @@ def _chosen(session: Session, args: argparse.Namespace) -> list[Case]:
             from attnroute.errors import unknown_name
 
             raise UsageError(unknown_name("kernel", kernel, session.kernels), code="unknown-kernel")
-    cases = session.cases(args.kernel, args.case)
+    answered = _answered(session, args.skip_answered)
+    cases = [case for case in session.cases(args.kernel, args.case) if case.id not in answered]
     if args.case and not cases:
         raise UsageError(f"no case starts with {' or '.join(args.case)}; --list prints them", code="unknown-case")
     return quick(cases, args.quick) if args.quick else cases
+
+
+def _answered(session: Session, captures: Sequence[Path]) -> set[str]:
+    """Ids of cases that captures of the same versions have an answer to."""
+    found: set[str] = set()
+    for path in captures:
+        for case in read_capture(path)["cases"]:
+            same = session.packages.get(case["provider"]) == case["version"]
+            if same and case["outcome"] not in SILENT:
+                found.add(case["id"])
+    return found
 
 
 def quick(cases: Sequence[Case], most: int) -> list[Case]:
@@ -125,6 +140,8 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
     again = _preload()
     if again is not None:
         return again
+    if args.compile_only:
+        return _compile(session, cases, args, here.gpus, end)
     known = Journal(journal_path(out)).read()
     records = [known[case.id] for case in cases if case.id in known]
     if not args.time_only:
@@ -144,22 +161,50 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
     return 1 if any(r["verdict"] == "contradicts" for r in records) else 0
 
 
+def _compile(session: Session, cases: Sequence[Case], args: argparse.Namespace, gpus: int, end: float | None) -> int:
+    """Compiles what the cases and the timings need, and nothing else; exit 0, or 1 if something did not compile."""
+    from attnroute.probe import timing_run
+
+    tasks = [] if args.time_only else module_tasks(session, cases)
+    if args.time or args.time_only:
+        tasks += timing_run.prepare_tasks(session, _timed_shapes(args), gpus)
+    tasks = list({task.id: task for task in tasks}.values())
+    failed: list[str] = []
+
+    def done(task: Task, result: Result) -> None:
+        if result["outcome"] != "ok":
+            failed.append(task.id)
+            print(f"{task.id}: {result['outcome']}: {result.get('message', '')[:200]}")
+
+    left = run_tasks(tasks, _prepare_slots(gpus), done, deadline=end)
+    print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def _timed_shapes(args: argparse.Namespace) -> list[Shape]:
+    from attnroute.probe.grid import shapes, sweep
+
+    return [*shapes(), *sweep()][: args.shapes]
+
+
+def _prepare_slots(gpus: int) -> dict[str, int]:
+    return {"build": max(1, cpu_count() // 2), "case": min(12 * gpus, cpu_count())}
+
+
 def _timings(
     session: Session, args: argparse.Namespace, out: Path, gpus: int, end: float | None
 ) -> tuple[list[dict[str, Any]], float | None]:
     """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
     from attnroute.probe import timing_run
-    from attnroute.probe.grid import shapes
 
     journal = Journal(out.with_name(out.name + ".timings"))
     if not (args.time or args.time_only):
         return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
-    grid = shapes()[: args.shapes]
+    grid = _timed_shapes(args)
     prepare = timing_run.prepare_tasks(session, grid, gpus)
     counts = [sum(t.kind == kind for t in prepare) for kind in ("build", "case")]
     print(f"{len(grid)} shapes to time; compiling {counts[0]} modules, warming {counts[1]} kernels", flush=True)
-    slots = {"build": max(1, cpu_count() // 2), "case": min(12 * gpus, cpu_count())}
-    run_tasks(prepare, slots, lambda _task, _result: None, deadline=end)
+    run_tasks(prepare, _prepare_slots(gpus), lambda _task, _result: None, deadline=end)
     bandwidth = timing_run.bandwidth_of(journal) or timing_run.measure_bandwidth(journal)
     print(f"copy bandwidth {bandwidth:.0f} GB/s", flush=True)
     progress = lambda done, of: print(f"timed {done} of {of} chunks", flush=True)  # noqa: E731

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,11 @@ class Session:
             return False
         return find_spec(f"attnroute.launch.{name}") is not None
 
+    def compiles_in_process(self, kernel: str, provider: str) -> bool:
+        """Whether a first call of a new geometry compiles in the process that makes it."""
+        name = launcher_name(kernel, provider, self.kernels)
+        return bool(import_module(f"attnroute.launch.{name}").Launch.compiles_in_process)
+
     def cases(self, kernels: Iterable[str] = (), ids: Iterable[str] = ()) -> list[Case]:
         """Cases with predictions, most telling first; narrowed to kernels and ids (a prefix is enough) where given."""
         wanted, names = tuple(ids), tuple(kernels)
@@ -115,6 +121,12 @@ def build_tasks(works: Mapping[str, Callable[[], tuple[Module, ...]]], needs: Ne
             if not ready and name not in found:
                 found[name] = Task(name, "build", partial(build_named, name, works[work]), BUILD_TIMEOUT)
     return found
+
+
+def module_tasks(session: Session, cases: Iterable[Case]) -> list[Task]:
+    """A task for each module that the cases need and that is not compiled."""
+    works = {case.id: partial(session.modules, case) for case in cases}
+    return list(build_tasks(works, survey(works)).values())
 
 
 def correctness_tasks(

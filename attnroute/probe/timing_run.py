@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from attnroute.launch.base import Launcher
     from attnroute.launch.problem import Module
     from attnroute.probe.capture import Journal
+    from attnroute.probe.case import Ask
     from attnroute.probe.grid import Shape
     from attnroute.probe.session import Session
 
 PASSES = (1, 2)
-CHUNK = 16
-CHUNK_TIMEOUT = 240.0
+CHUNK = 40
+CHUNK_TIMEOUT = 300.0
+WARM = 4  # kernels that one process compiles, since importing their packages takes as long as one of them
 #: Steps (batch, context) at which a kernel compiled in the process is compiled beforehand: split and not split.
 WARM_STEPS = ((1, 8192), (128, 2048))
 
@@ -64,35 +66,42 @@ def prepare_tasks(session: Session, shapes: Iterable[Shape], gpus: int = 1) -> l
     Such a kernel keeps what it compiled on disk, which then serves the timing; the runs go in parallel.
     """
     asked: dict[str, tuple[Shape, Entry]] = {}
+    warm: dict[str, tuple[Shape, Entry]] = {}
     for shape in shapes:
+        step = WARM_STEPS.index((shape.batch, shape.context)) if (shape.batch, shape.context) in WARM_STEPS else None
         for entry in entries_for(session, shape):
-            asked[f"{entry.kernel}@{entry.provider}/{shape.id}"] = (shape, entry)
+            name = f"{entry.kernel}@{entry.provider}/{_compiled_for(entry.ask)}"
+            asked.setdefault(name, (shape, entry))
+            if step is not None and session.compiles_in_process(entry.kernel, entry.provider):
+                warm.setdefault(f"{name}/{step}", (shape, entry))
     works = {name: partial(_modules, session, shape, entry) for name, (shape, entry) in asked.items()}
-    needs = survey(works)
-    tasks = list(build_tasks(works, needs).values())
-    warm = [
-        (name, shape, entry)
-        for name, (shape, entry) in asked.items()
-        if not needs[name] and (shape.batch, shape.context) in WARM_STEPS
-    ]
-    for number, (name, shape, entry) in enumerate(warm):
-        work = partial(on_gpu, number % gpus, partial(_warm, session, shape, entry))
-        tasks.append(Task(name, "case", work, CHUNK_TIMEOUT))
+    tasks = list(build_tasks(works, survey(works)).values())
+    todo = list(warm.values())
+    for number, start in enumerate(range(0, len(todo), WARM)):
+        work = partial(on_gpu, number % gpus, partial(_warm, session, todo[start : start + WARM]))
+        tasks.append(Task(f"warm-{number}", "case", work, CHUNK_TIMEOUT))
     return tasks
+
+
+def _compiled_for(ask: Ask) -> str:
+    """What kernels are compiled for, of a request: not the number of heads, requests or tokens."""
+    parts = (ask.q_dtype, ask.kv_dtype, ask.head_dim, ask.ratio, ask.page_size, ask.window is not None, ask.sinks)
+    return "-".join(map(str, parts))
 
 
 def _modules(session: Session, shape: Shape, entry: Entry) -> tuple[Module, ...]:
     return maker(session)(entry, Limits(shape.batch, shape.context)).modules()
 
 
-def _warm(session: Session, shape: Shape, entry: Entry) -> Result:
+def _warm(session: Session, todo: Sequence[tuple[Shape, Entry]]) -> Result:
     from attnroute.launch.dtypes import torch_dtype
 
-    sets = Sets(shape, "cuda", 0, count=1)
-    launcher = maker(session)(entry, Limits(shape.batch, shape.context))
-    launcher.plan(sets.batch())
-    sinks = None if entry.ask.sinks is None else sets.sinks.to(torch_dtype(entry.ask.sinks))
-    launcher.run(sets.q[0].to(torch_dtype(entry.ask.q_dtype)), sets.kv[0], sinks=sinks)
+    for shape, entry in todo:
+        sets = Sets(shape, "cuda", 0, count=1)
+        launcher = maker(session)(entry, Limits(shape.batch, shape.context))
+        launcher.plan(sets.batch())
+        sinks = None if entry.ask.sinks is None else sets.sinks.to(torch_dtype(entry.ask.sinks))
+        launcher.run(sets.q[0].to(torch_dtype(entry.ask.q_dtype)), sets.kv[0], sinks=sinks)
     return {"outcome": "ok"}
 
 
