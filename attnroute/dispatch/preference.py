@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import exp, log
 from typing import Any
 
+from attnroute.registry.dims import BAND_AXES
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
 from attnroute.registry.table import ArchTable, names
@@ -16,33 +17,38 @@ from attnroute.registry.versions import VersionRange, public
 from .decision import Preference
 from .request import Request
 
-Ends = tuple[int, float]
+_CONTEXT = BAND_AXES.index("context")
+Point = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A band as the dispatcher reads it: half-open ranges, and logarithms of relative times by kernel and provider."""
+    """A band as the dispatcher reads it: bounds of some axes, and logarithms of relative times."""
 
-    ratio: Ends
-    batch: Ends
-    context: Ends
+    bounds: tuple[tuple[int, int, float], ...]  # (place in BAND_AXES, at least, below)
+    least_context: int
+    weight: int
     times: tuple[tuple[tuple[str, str], str, float], ...]  # (kernel, provider), versions, log of time
 
-    def holds(self, ratio: int | None, batch: int | None, context: int | None, window: int | None) -> bool:
-        """Whether a request may lie in the band. A step reads no more of the context than the window holds; None is
-        free.
-        """
-        if context is None:
-            if window is not None and self.context[0] > window:
+    def holds(self, point: Point, window: int | None) -> bool:
+        """Whether a request may lie in the band; None in `point` is free, but no more is read than the window holds."""
+        for axis, low, high in self.bounds:
+            value = point[axis]
+            if value is not None and not low <= value < high:
                 return False
-        elif not self.context[0] <= (context if window is None else min(context, window)) < self.context[1]:
-            return False
-        return (ratio is None or self.ratio[0] <= ratio < self.ratio[1]) and (
-            batch is None or self.batch[0] <= batch < self.batch[1]
-        )
+        return window is None or point[_CONTEXT] is not None or self.least_context <= window
 
 
-def _ends(span: str) -> Ends:
+def point(request: Request) -> Point:
+    """Where a request lies on each of BAND_AXES, None where it is free; a step reads no more than a window holds."""
+    context, batch, heads = request.context_len, request.batch_size, request.kv_heads
+    if context is not None and request.window is not None:
+        context = min(context, request.window)
+    streams = None if batch is None or heads is None else batch * heads
+    return request.group_ratio, batch, streams, context, request.page
+
+
+def _ends(span: str) -> tuple[int, float]:
     """`lo..hi` (hi excluded, either end open) as numbers."""
     lo, _, hi = span.partition("..")
     return int(lo or 0), int(hi) if hi else float("inf")
@@ -67,7 +73,7 @@ def _matches(band: Mapping[str, Any], request: Request) -> bool:
 
 
 def measured_bands(table: ArchTable, request: Request) -> tuple[Band, ...]:
-    """The bands of a request with ratio, batch and context left free, remembered."""
+    """The bands of a request with all of BAND_AXES left free, remembered."""
     key = ("bands", request.phase, request.kind, request.head_dim, request.dtype, request.kv_dtype, request.q_len)
     found: tuple[Band, ...] | None = table.memo.get(key)
     if found is None:
@@ -77,8 +83,9 @@ def measured_bands(table: ArchTable, request: Request) -> tuple[Band, ...]:
 
 def _band(band: Mapping[str, Any]) -> Band:
     times = tuple(((e["kernel"], e["provider"]), str(e["versions"]), log(e["time"])) for e in band["kernels"])
-    ratio, batch, context = (_ends(str(band.get(name, ".."))) for name in ("group_ratio", "batch", "context"))
-    return Band(ratio, batch, context, times)
+    ends = {name: _ends(str(band[name])) for name in BAND_AXES if name in band}
+    bounds = tuple((BAND_AXES.index(name), *span) for name, span in ends.items())
+    return Band(bounds, ends.get("context", (0, 0))[0], int(band.get("shapes", 1)), times)
 
 
 def relative_times(
@@ -86,22 +93,23 @@ def relative_times(
 ) -> dict[tuple[str, str], float]:
     """Relative time (1.0 = best of the band) of each (kernel, provider) that the matching bands measured.
 
-    Batch and context left free match several bands: the answer is then the geometric mean over those that measured the
-    kernel in the installed version, and a kernel missing from one of them is not ranked by measurement. The best of a
-    band need not be installed: the others keep their times and thereby their order.
+    What is left free (batch, context, page) matches several bands: the answer is then the geometric mean over them,
+    each weighed by the shapes it rests on, and a kernel missing from one of them in the installed version is not ranked
+    by measurement. The best of a band need not be installed: the others keep their times and thereby their order.
     """
     bands = measured_bands(table, request)
     if not bands:
         return {}
-    asked = (request.group_ratio, request.batch_size, request.context_len, request.window)
-    bands = tuple(b for b in bands if b.holds(*asked))
+    asked = point(request)
+    bands = tuple(b for b in bands if b.holds(asked, request.window))
     logs: dict[tuple[str, str], list[float]] = {}
     for band in bands:
         for key, span, time in band.times:
             installed = versions.get(key)
             if installed is not None and _within(installed, span):
-                logs.setdefault(key, []).append(time)
-    return {key: exp(sum(times) / len(times)) for key, times in logs.items() if len(times) == len(bands)}
+                logs.setdefault(key, []).append(time * band.weight)
+    whole = sum(band.weight for band in bands)
+    return {key: exp(sum(times) / whole) for key, times in logs.items() if len(times) == len(bands)}
 
 
 def default_rank(table: ArchTable, phase: str, kernel: str) -> int:

@@ -18,7 +18,7 @@ from attnroute.probe.case import SILENT
 from attnroute.probe.cases import rank, uncovered
 from attnroute.probe.flags import add_arguments
 from attnroute.probe.preload import ask_in_child, preload, stand_in
-from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks
+from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks, timings_path
 from attnroute.probe.session import HIDDEN, PRELOAD, Session, module_tasks, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
 
@@ -177,6 +177,8 @@ def _compile(session: Session, cases: Sequence[Case], args: argparse.Namespace, 
             print(f"{task.id}: {result['outcome']}: {result.get('message', '')[:200]}")
 
     left = run_tasks(tasks, _prepare_slots(gpus), done, deadline=end)
+    if (args.time or args.time_only) and not left and args.out is not None:
+        Journal(timings_path(args.out)).append({"id": timing_run.PREPARED, "timings": []})
     print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
     return 1 if failed else 0
 
@@ -197,11 +199,12 @@ def _timings(
     """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
     from attnroute.probe import timing_run
 
-    journal = Journal(out.with_name(out.name + ".timings"))
+    journal = Journal(timings_path(out))
     if not (args.time or args.time_only):
         return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
     grid = _timed_shapes(args)
-    prepare = timing_run.prepare_tasks(session, grid, gpus)
+    prepared = timing_run.PREPARED in journal.read()
+    prepare = [] if prepared else timing_run.prepare_tasks(session, grid, gpus)
     counts = [sum(t.kind == kind for t in prepare) for kind in ("build", "case")]
     print(f"{len(grid)} shapes to time; compiling {counts[0]} modules, warming {counts[1]} kernels", flush=True)
     run_tasks(prepare, _prepare_slots(gpus), lambda _task, _result: None, deadline=end)

@@ -216,6 +216,11 @@ def child_problem(check: Callable[[], None], *, timeout: float = 120) -> str:
     return "" if answers[0]["outcome"] == "ok" else str(answers[0].get("message"))
 
 
+def timings_path(out: Path) -> Path:
+    """Where finished timings are kept."""
+    return out.with_name(out.name + ".timings")
+
+
 def journal_path(out: Path) -> Path:
     """Where finished cases are kept until the report is whole."""
     return out.with_name(out.name + ".journal")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnroute.probe.session import Session
 
 PASSES = (1, 2)
+PREPARED = "prepared"  # in the journal: `--compile-only` has done what comes before timing
 CHUNK = 40
 CHUNK_TIMEOUT = 300.0
 WARM = 4  # kernels that one process compiles, since importing their packages takes as long as one of them

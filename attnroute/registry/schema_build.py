@@ -92,7 +92,14 @@ def band() -> Schema:
         "q_len": d.int_set("Query tokens per request."),
         "group_ratio": d.text(f"Query heads per KV head. {ranged}", half_open, edge),
         "batch": d.text(f"Requests in a step. {ranged}", half_open, edge),
-        "context": d.text(f"Tokens in the cache per request. {ranged}", half_open, edge),
+        "batch_kv_heads": d.text(f"Requests in a step times KV heads. {ranged}", half_open, edge),
+        "context": d.text(f"Tokens that a step reads per request. {ranged}", half_open, edge),
+        "page_size": d.text(f"Tokens per page. {ranged}", half_open, edge),
+        "shapes": {
+            "description": "Timed shapes that it rests on; its weight where several bands are open. Left out: 1.",
+            "type": "integer",
+            "minimum": 1,
+        },
         "order": {
             "description": "Kernels, fastest first.",
             "type": "array",

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from attnroute.registry.boxes import Box, Value, value
+from attnroute.registry.dims import BAND_AXES
 from attnroute.registry.lint.context import MALFORMED, Context, Finding
 from attnroute.registry.lint.references import unknown
 from attnroute.registry.sets import IntSet, Span
@@ -58,7 +59,7 @@ def _box(plain: dict[str, Any]) -> Box:
         name: value(name, plain[name]) for name in ("phase", "dtypes", "head_dim", "q_len") if name in plain
     }
     sets["kind"] = frozenset({plain.get("kind", "gqa")})
-    for name in ("group_ratio", "batch", "context"):
+    for name in BAND_AXES:
         if name in plain:
             lo, _, hi = plain[name].partition("..")
             sets[name] = IntSet((Span(int(lo or 0), int(hi) - 1 if hi else None),))
