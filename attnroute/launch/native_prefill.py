@@ -58,7 +58,10 @@ def prefill_modules(owner: Launcher, template: str) -> tuple[Module, ...]:
     import torch
 
     p = owner.problem
-    gen = load("flashinfer.jit.attention", owner.provider).gen_batch_prefill_module
+    home = load("flashinfer.jit.attention.modules", owner.provider)
+    # What the wrappers load, where that differs from the public generator: FA2 for K and V of equal strides (0.7.2 on).
+    primary = getattr(home, "_gen_batch_prefill_primary_module", None) if template == "fa2" else None
+    gen = primary or home.gen_batch_prefill_module
     q, kv, out = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.dtype)
     window, softcap = p.window is not None, bool(p.softcap)
     return (jit_module(gen(template, q, kv, out, torch.int32, p.head_dim, p.head_dim_v, 0, window, softcap, False)),)
@@ -140,6 +143,7 @@ class PrefillWrapper(Launcher):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._sinks = SinkPrefill(self, self.backend) if self.problem.sinks is not None else None
+        self._wrappers: dict[int, Any] = {}
         self._wrapper: Any = None
 
     def modules(self) -> tuple[Module, ...]:
@@ -149,19 +153,20 @@ class PrefillWrapper(Launcher):
         return prefill_modules(self, self.backend)
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:  # noqa: ARG002
-        """128 MiB for partial results and 8 MiB for the plan (the same again is pinned on the host)."""
+        """128 MiB for partial results and, for each batch size, 8 MiB of plan (as much is pinned on the host)."""
         return FLOAT_WORKSPACE + INT_WORKSPACE
 
     def _plan(self, batch: Batch) -> None:
         if self._sinks is not None:
             self._sinks.plan(batch)
             return
-        workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
-        make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
-        if self._wrapper is None or self.limits.cuda_graph:
-            self._wrapper = make(
-                workspace, self.problem.layout, backend=self.backend, **_graph_buffers(self, batch.size)
-            )
+        self._wrapper = self._wrappers.get(batch.size)
+        if self._wrapper is None:
+            make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
+            workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
+            buffers = _graph_buffers(self, batch.size)
+            self._wrapper = make(workspace, self.problem.layout, backend=self.backend, **buffers)
+            self._wrappers[batch.size] = self._wrapper  # a captured graph replays from its buffers after later plans
         _plan_wrapper(self._wrapper, self, batch)
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:

@@ -146,3 +146,49 @@ def test_fa3_is_asked_by_version(monkeypatch):
     sys.modules["vllm.vllm_flash_attn.flash_attn_interface"].FA2_AVAILABLE = False
     with pytest.raises(NotInstalledError, match="no FlashAttention 2 library"):
         run(launcher_for("fa2", "vllm", PROBLEM, LIMITS))
+
+
+def stand_in(monkeypatch, name, **attributes):
+    parts = name.split(".")
+    for n in range(1, len(parts) + 1):
+        if ".".join(parts[:n]) not in sys.modules:
+            monkeypatch.setitem(sys.modules, ".".join(parts[:n]), ModuleType(".".join(parts[:n])))
+    for key, value in attributes.items():
+        monkeypatch.setattr(sys.modules[name], key, value, raising=False)
+
+
+def test_the_module_compiled_ahead_is_the_one_the_wrapper_loads(monkeypatch):
+    def spec(kind):
+        return lambda template, *_: SimpleNamespace(
+            name=f"{kind}-{template}", build=None, is_aot=False, is_compiled=False
+        )
+
+    home = "flashinfer.jit.attention.modules"
+    stand_in(monkeypatch, home, gen_batch_prefill_module=spec("public"))
+    names = [
+        launcher_for(n, "flashinfer-python", PROBLEM, LIMITS).modules()[0].name for n in ("native_tc", "native_fa3")
+    ]
+    assert names == ["public-fa2", "public-fa3"]
+    stand_in(monkeypatch, home, _gen_batch_prefill_primary_module=spec("primary"))
+    names = [launcher_for(n, "flashinfer-python", PROBLEM, LIMITS).modules()[0].name for n in NAMES if "native_fa" in n]
+    assert names == ["primary-fa2", "public-fa3"]
+
+
+def test_a_later_plan_keeps_the_buffers_that_a_captured_graph_replays_from(monkeypatch):
+    made = []
+
+    class Wrapper:
+        def __init__(self, *_, **buffers):
+            made.append(buffers)
+
+        def plan(self, *_, **__):
+            pass
+
+    stand_in(monkeypatch, "flashinfer", BatchPrefillWithPagedKVCacheWrapper=Wrapper)
+    limits = Limits(4, 256, cuda_graph=True, device="cpu")
+    launcher = launcher_for("native_fa2", "flashinfer-python", replace(PROBLEM, phase="verify", q_len=4), limits)
+    launcher.plan(batch())
+    launcher.plan(batch())
+    assert len(made) == 1
+    assert made[0]["use_cuda_graph"]
+    assert made[0]["paged_kv_indices_buf"].numel() >= 2 * 16
