@@ -60,6 +60,7 @@ STEPS = (
 )
 LARGEST = 12 << 30  # bytes of one set of keys and values; more would measure nothing else
 SALT = "attnroute-held-out-1"
+SWEPT = "sweep-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ class Shape:
         """Stable name."""
         return f"{self.layer.model}/b{self.batch}/c{self.context}/p{self.page_size}/{self.kv_dtype}"
 
+    @property
+    def swept(self) -> bool:
+        """Whether it is of the sweep: no model's layer, and only there to be fitted."""
+        return self.layer.model.startswith(SWEPT)
+
     def ask(self, sinks: str | None = None, q_dtype: str = "bf16") -> Ask:
         """The request; `sinks` is the dtype in which the kernel wants them, if the layer has sinks."""
         one = self.layer
@@ -136,12 +142,12 @@ class Shape:
 
 def shapes() -> list[Shape]:
     """The grid of real models, in an order that spreads any prefix over models and sizes."""
-    return sorted(_shapes(), key=lambda s: _hash(s.id))
+    return sorted(_shapes(), key=lambda s: hash_of(s.id))
 
 
 def sweep() -> list[Shape]:
     """Shapes for the fit alone, spread likewise: none has a held-out layer's geometry or a held-out context."""
-    return sorted(_swept(), key=lambda s: _hash(s.id))
+    return sorted(_swept(), key=lambda s: hash_of(s.id))
 
 
 def _swept() -> Iterator[Shape]:
@@ -150,12 +156,12 @@ def _swept() -> Iterator[Shape]:
             for streams, context in product(SWEEP_STREAMS, SWEEP_CONTEXTS):
                 point = f"{family}/{kv_dtype}/{streams}/{context}"
                 fits = [n for n in family.kv_heads if streams % n == 0 and streams // n <= 512]
-                if _hash(point) / 2**32 >= SWEEP_PART or not fits:
+                if hash_of(point) / 2**32 >= SWEEP_PART or not fits:
                     continue
-                heads = fits[_hash("heads:" + point) % len(fits)]
-                name = f"sweep-{heads * family.ratio}x{heads}x{family.head_dim}" + ("-window" if family.window else "")
+                heads = fits[hash_of("heads:" + point) % len(fits)]
+                name = f"{SWEPT}{heads * family.ratio}x{heads}x{family.head_dim}" + ("-window" if family.window else "")
                 layer = Layer(name, heads * family.ratio, heads, family.head_dim, family.window, family.sinks)
-                page = 64 if _hash("page:" + point) % 3 == 0 else 16
+                page = 64 if hash_of("page:" + point) % 3 == 0 else 16
                 shape = Shape(layer, streams // heads, context, page, kv_dtype)
                 if shape.cache_bytes() <= SWEEP_LARGEST:
                     yield shape
@@ -172,7 +178,8 @@ def _shapes() -> Iterator[Shape]:
                         yield shape
 
 
-def _hash(text: str) -> int:
+def hash_of(text: str) -> int:
+    """32 bits that depend on the text alone."""
     return int.from_bytes(hashlib.sha256(f"{SALT}:{text}".encode()).digest()[:4], "big")
 
 
@@ -181,5 +188,5 @@ def held_out(request: Mapping[str, Any], context: int) -> bool:
 
     The sweep's layers are no models: they exist to be fitted.
     """
-    model = not request["model"].startswith("sweep-") and _hash(f"model:{request['model']}") % 4 == 0
-    return model or _hash(f"context:{context}") % 4 == 0
+    model = not request["model"].startswith(SWEPT) and hash_of(f"model:{request['model']}") % 4 == 0
+    return model or hash_of(f"context:{context}") % 4 == 0

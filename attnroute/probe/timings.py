@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TYPE_CHECKING, Any
 
-from attnroute.probe.grid import held_out
+from attnroute.probe.grid import SWEPT, held_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,13 +18,16 @@ WRONG = 0.15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """One shape. `times[pass][kernel]` are microseconds; `context` counts the tokens that a step reads per request."""
+    """One shape. `times[pass][kernel]` are microseconds; `context` counts the tokens that a step reads per request,
+    `streams` requests times KV heads: what there is to spread over the GPU before a context is cut.
+    """
 
     model: str
     kv_dtype: str
     head_dim: int
     ratio: int
     batch: int
+    streams: int
     context: int
     page: int
     held_out: bool
@@ -59,7 +62,10 @@ class Timed:
 
 
 def read_timings(captures: Iterable[Mapping[str, Any]]) -> list[Timed]:
-    """Shapes with at least two kernels timed in two passes. Wrong and failed timings are left out."""
+    """Shapes with at least two kernels timed in two passes. Wrong and failed timings are left out.
+
+    A shape of the sweep was timed in one pass only, which counts as both: it is fitted, and nothing is judged by it.
+    """
     found: dict[str, tuple[dict[str, Any], tuple[dict[Kernel, float], dict[Kernel, float]]]] = {}
     for capture in captures:
         for t in capture["timings"]:
@@ -76,12 +82,16 @@ def read_timings(captures: Iterable[Mapping[str, Any]]) -> list[Timed]:
 def _timed(entry: Mapping[str, Any], times: tuple[Mapping[Kernel, float], Mapping[Kernel, float]]) -> Timed:
     request = entry["request"]
     window = request.get("window")
+    if request["model"].startswith(SWEPT):
+        once = times[0] or times[1]
+        times = (once, once)
     return Timed(
         model=request["model"],
         kv_dtype=request["kv_dtype"],
         head_dim=request["head_dim"],
         ratio=request["q_heads"] // request["kv_heads"],
         batch=entry["batch"],
+        streams=entry["batch"] * request["kv_heads"],
         context=entry["context"] if window is None else min(entry["context"], window),
         page=request["page_size"],
         held_out=held_out(request, entry["context"]),

@@ -186,7 +186,7 @@ def test_a_later_plan_keeps_the_buffers_that_a_captured_graph_replays_from(monke
 
     stand_in(monkeypatch, "flashinfer", BatchPrefillWithPagedKVCacheWrapper=Wrapper)
     limits = Limits(4, 256, cuda_graph=True, device="cpu")
-    launcher = launcher_for("native_fa2", "flashinfer-python", replace(PROBLEM, phase="verify", q_len=4), limits)
+    launcher = launcher_for("native_fa2", "flashinfer-python", replace(PROBLEM, phase="verify", q_len=2), limits)
     launcher.plan(batch())
     launcher.plan(batch())
     assert len(made) == 1
