@@ -22,7 +22,7 @@ from attnroute.probe.fit import BASELINES, Band, Rule, by_bands, first_of, fit, 
 from attnroute.probe.timings import Timed, geometric, read_timings
 from attnroute.registry.registry import default_registry
 
-NAMES = {"ratio": "group_ratio", "streams": "batch_kv_heads", "context": "context", "page": "page_size"}
+NAMES = {"ratio": "group_ratio", "batch": "batch", "context": "context"}
 
 
 def band_yaml(band: Band, versions: dict[str, str], captures: list[str]) -> list[str]:
@@ -33,10 +33,10 @@ def band_yaml(band: Band, versions: dict[str, str], captures: list[str]) -> list
     )
     kv = band.kv_dtype.replace("_", "-")
     lines = [f"  - band: decode-{kv}-head-{band.head_dim}" + (f"-{tag}" if tag else "")]
-    lines.append(f"    # the first kernel loses at most {(band.worst - 1) * 100:.1f} % on its shapes")
+    lines.append(f"    # {band.shapes} shapes; the first kernel loses at most {(band.worst - 1) * 100:.1f} % on them")
     lines += ["    phase: decode", f"    dtypes: {{bf16: [{band.kv_dtype}]}}", f"    head_dim: {band.head_dim}"]
     lines += [f'    {name}: "{span}"' for name, span in spans]
-    lines += [f"    shapes: {band.shapes}", "    order:"]
+    lines.append("    order:")
     for (kernel, provider), time in band.order:
         version = versions.get(provider, "")
         lines.append(
@@ -69,7 +69,6 @@ def report(shapes: list[Timed], bands: list[Band], arch: str) -> str:
         rules = {
             "bands, per request": by_bands(bands, fallback),
             "bands, static": static(bands, part, fallback),
-            "bands, static, workload unknown": static(bands, part, fallback, workload=False),
             "one kernel a group, chosen in hindsight": hindsight(part),
             **BASELINES,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -10,12 +10,12 @@ from math import log
 
 from attnroute.probe.timings import Kernel, Timed, geometric
 
-AXES = ("ratio", "streams", "context", "page")
-# What these are set by: leaving each model and each context of the fitted shapes out in turn (see docs/preference.md).
-PRICE = 0.02  # a band more has to save so much cost, summed over its shapes
-LEAST = 3  # shapes in a band, and on each side of a cut
-DEPTH = 6  # cuts one within the other
-STEEP = 4.0  # how much dearer than small losses large ones are, since the worst counts as well as the mean
+AXES = ("ratio", "batch", "context")
+# PRICE, LEAST and DEPTH lose least when each model and each context of the fitted shapes is left out in turn (two-line
+# rule where no band is left). Deeper cuts fit those shapes better and lose more on the ones left out.
+PRICE = 0.08  # a band more has to save so much loss, summed over its shapes
+LEAST = 3  # shapes in a band, and on each side of a split
+DEPTH = 1  # cuts one within the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,8 @@ def _losses(shapes: Sequence[Timed]) -> tuple[float, float]:
 
 @cache
 def _logs(shape: Timed) -> Mapping[Kernel, tuple[float, float]]:
-    """By kernel: the logarithm of a shape's relative time, and what picking the kernel costs."""
-    lost = {k: log(shape.loss(k)) for k in shape.kernels}
-    return {k: (log(shape.relative(k)), x + STEEP * max(x, 0.0) ** 2) for k, x in lost.items()}
+    """Logarithms of a shape's relative time and loss, by kernel."""
+    return {k: (log(shape.relative(k)), log(shape.loss(k))) for k in shape.kernels}
 
 
 def _cost(shapes: Sequence[Timed]) -> float:
@@ -84,38 +83,44 @@ def _cost(shapes: Sequence[Timed]) -> float:
 
 
 def _cuts(shapes: Sequence[Timed], axis: str) -> list[int]:
-    """Where the axis can be cut: between two values, at the geometric middle; for ratios at the upper one."""
+    """Where the axis can be cut: at the next value, or at twice the last where they are far apart."""
     values = sorted({getattr(s, axis) for s in shapes})
-    return [b if axis == "ratio" else max(a + 1, round((a * b) ** 0.5)) for a, b in pairwise(values)]
+    return [b if axis == "ratio" or b <= 2 * a else 2 * a for a, b in pairwise(values)]
 
 
-Ranges = dict[str, tuple[int | None, int | None]]
-Leaves = list[tuple[Ranges, list[Timed]]]
+Sides = tuple[list[Timed], list[Timed]]
 
 
-def _split(shapes: list[Timed], depth: int) -> tuple[float, Leaves]:
-    """The cost and the leaves of a tree grown greedily, whose cuts stay only where all below them pays."""
-    whole = _cost(shapes)
-    best: tuple[float, str, int] | None = None
-    for axis in AXES if depth and whole > PRICE * 2 else ():
+def _sides(shapes: Sequence[Timed]) -> Iterator[tuple[str, int, Sides]]:
+    for axis in AXES:
         for cut in _cuts(shapes, axis):
-            low = [s for s in shapes if getattr(s, axis) < cut]
-            if LEAST <= len(low) <= len(shapes) - LEAST:
-                found = _cost(low) + _cost([s for s in shapes if getattr(s, axis) >= cut])
-                best = min(best, (found, axis, cut)) if best else (found, axis, cut)
-    if best is None:
-        return whole, [({}, shapes)]
-    _, axis, cut = best
-    total, leaves = 0.0, []
-    for low_side in (True, False):
-        side = [s for s in shapes if (getattr(s, axis) < cut) == low_side]
-        cost, below = _split(side, depth - 1)
-        total += cost
-        for ranges, members in below:
+            sides = [s for s in shapes if getattr(s, axis) < cut], [s for s in shapes if getattr(s, axis) >= cut]
+            if min(map(len, sides)) >= LEAST:
+                yield axis, cut, sides
+
+
+def _reach(shapes: Sequence[Timed], depth: int) -> float:
+    """The least cost with up to `depth` further cuts: two together can pay where each alone does not."""
+    least = _cost(shapes)
+    if depth and least > PRICE * 2:
+        least = min([least, *(sum(_reach(side, depth - 1) for side in sides) for _, _, sides in _sides(shapes))])
+    return least
+
+
+def _split(shapes: list[Timed], depth: int) -> list[tuple[dict[str, tuple[int | None, int | None]], list[Timed]]]:
+    ahead = min(1, depth - 1)
+    found = [(sum(_reach(side, ahead) for side in sides), axis, cut) for axis, cut, sides in _sides(shapes)]
+    if not depth or not found or min(found)[0] >= _cost(shapes):
+        return [({}, shapes)]
+    _, axis, cut = min(found)
+    out = []
+    for low in (True, False):
+        side = [s for s in shapes if (getattr(s, axis) < cut) == low]
+        for ranges, members in _split(side, depth - 1):
             lo, hi = ranges.get(axis, (None, None))
-            mine = (lo, cut if hi is None else hi) if low_side else (cut if lo is None else lo, hi)
-            leaves.append(({**ranges, axis: mine}, members))
-    return (total, leaves) if total < whole else (whole, [({}, shapes)])
+            mine = (lo, cut if hi is None else hi) if low else (cut if lo is None else lo, hi)
+            out.append(({**ranges, axis: mine}, members))
+    return out
 
 
 def fit(shapes: Iterable[Timed], depth: int = DEPTH) -> list[Band]:
@@ -131,7 +136,7 @@ def fit(shapes: Iterable[Timed], depth: int = DEPTH) -> list[Band]:
     for (kv_dtype, head_dim), members in sorted(groups.items()):
         if len(members) < LEAST:
             continue
-        for ranges, inside in _split(members, depth)[1]:
+        for ranges, inside in _split(members, depth):
             order = order_of(inside)
             spans = tuple((axis, *ranges[axis]) for axis in AXES if axis in ranges)
             bands.append(Band(kv_dtype, head_dim, spans, order, len(inside), _losses(inside)[1]))
@@ -157,34 +162,22 @@ def by_bands(bands: Sequence[Band], fallback: Rule) -> Rule:
     return rule
 
 
-def static(bands: Sequence[Band], shapes: Sequence[Timed], fallback: Rule, *, workload: bool = True) -> Rule:
-    """One kernel for each group, that of the least mean relative time as the bands have it.
-
-    The mean is over the points of the workload, as `plan` takes it (here the group's own batches and contexts), or
-    without one over all bands that a free batch and context leave open, each weighed by its shapes, as `route` does.
-    """
+def static(bands: Sequence[Band], shapes: Sequence[Timed], fallback: Rule) -> Rule:
+    """One kernel for each group: the best mean over the bands that batch and context left free leave open."""
     chosen: dict[tuple[str, str, int], Kernel | None] = {}
-    for group in {s.group: None for s in shapes}:
-        same = [s for s in shapes if s.group == group]
+    for shape in shapes:
+        if shape.group in chosen:
+            continue
+        same = [s for s in shapes if s.group == shape.group]
         served = [k for k in same[0].kernels if all(k in s.kernels for s in same)]
-        found = (_known if workload else _free)(bands, same)
-        means = [(_mean(t[k] for t in found), k) for k in served if found and all(k in t for t in found)]
-        chosen[group] = min(means)[1] if means else None
+        open_bands = [b for b in bands if any(_may_hold(b, s) for s in same)]
+        means = [
+            (geometric(dict(b.order)[k] for b in open_bands), k)
+            for k in served
+            if all(k in dict(b.order) for b in open_bands)
+        ]
+        chosen[shape.group] = min(means)[1] if means and open_bands else None
     return lambda shape: chosen[shape.group] or fallback(shape)
-
-
-def _known(bands: Sequence[Band], shapes: Sequence[Timed]) -> list[Mapping[Kernel, float]]:
-    held = [next((b for b in bands if b.holds(s)), None) for s in shapes]
-    return [dict(b.order) if b else {} for b in held]
-
-
-def _free(bands: Sequence[Band], shapes: Sequence[Timed]) -> list[Mapping[Kernel, float]]:
-    return [dict(b.order) for b in bands if any(_may_hold(b, s) for s in shapes) for _ in range(b.shapes)]
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
 
 
 def hindsight(shapes: Sequence[Timed]) -> Rule:
@@ -201,9 +194,9 @@ def hindsight(shapes: Sequence[Timed]) -> Rule:
 
 def _may_hold(band: Band, shape: Timed) -> bool:
     """Whether a band fits with batch and context left free."""
-    fixed = [(getattr(shape, axis), lo, hi) for axis, lo, hi in band.ranges if axis in ("ratio", "page")]
+    ratio = [(lo, hi) for axis, lo, hi in band.ranges if axis == "ratio"]
     return (band.kv_dtype, band.head_dim) == (shape.kv_dtype, shape.head_dim) and all(
-        (lo is None or value >= lo) and (hi is None or value < hi) for value, lo, hi in fixed
+        (lo is None or shape.ratio >= lo) and (hi is None or shape.ratio < hi) for lo, hi in ratio
     )
 
 
