@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile-only", action="store_true", help="compile what the cases (with --time the grid) need, and stop"
     )
+    parser.add_argument(
+        "--no-compile", action="store_true", help="leave out, for now, cases whose modules are not compiled yet"
+    )
     parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
     parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
     parser.add_argument("--shapes", type=int, metavar="N", help="time only the first N shapes of the grid")

@@ -150,7 +150,7 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
         progress = _Progress(len(cases))
         records = run_cases(session, cases, Journal(journal_path(out)), jobs=jobs, timeout=args.timeout, seed=seed,
                             gpus=here.gpus,
-                            deadline=end, progress=progress)  # fmt: skip
+                            deadline=end, progress=progress, compile_missing=not args.no_compile)  # fmt: skip
         progress.close()
     timings, bandwidth = _timings(session, args, out, here.gpus, end)
     write_capture(out, assemble(session, here, records, timings, bandwidth))

@@ -138,19 +138,25 @@ def correctness_tasks(
     gpus: int = 1,
     make: Callable[[Case, Limits], Launcher] | None = None,
     device: str = "cuda",
+    compile_missing: bool = True,
 ) -> list[Task]:
-    """A task for each module still to be compiled, and one for each case, which waits for its modules."""
+    """A task for each module still to be compiled, and one for each case, which waits for its modules.
+
+    Without `compile_missing` there are tasks only for the cases whose modules are there.
+    """
     cases, runs = list(cases), []
     works = {case.id: partial(session.modules, case) for case in cases} if make is None else {}
     found = survey(works) if works else {}
     builds = build_tasks(works, found)
     for number, case in enumerate(cases):
         needs = {name for name, _ in found.get(case.id, ()) if name in builds}
+        if needs and not compile_missing:
+            continue
         maker = make or session.make
         asked = partial(run_case, case, maker, session.tolerances, device=device, seed=seed + 2 * number)
         work = partial(on_gpu, number % gpus, asked)
         runs.append(Task(case.id, "case", work, timeout, frozenset(needs)))
-    return [*builds.values(), *runs]
+    return [*(builds.values() if compile_missing else ()), *runs]
 
 
 def on_gpu(number: int, work: Callable[[], Result]) -> Result:
@@ -192,11 +198,13 @@ def run_cases(
     progress: Callable[[dict[str, Any], int, int], None] | None = None,
     make: Callable[[Case, Limits], Launcher] | None = None,
     device: str = "cuda",
+    compile_missing: bool = True,
 ) -> list[dict[str, Any]]:
     """Asks every case that the journal does not answer yet, and returns all records in the order of the cases."""
     known = journal.read()
     todo = {case.id: case for case in cases if case.id not in known}
-    tasks = correctness_tasks(session, todo.values(), timeout=timeout, seed=seed, gpus=gpus, make=make, device=device)
+    tasks = correctness_tasks(session, todo.values(), timeout=timeout, seed=seed, gpus=gpus, make=make, device=device,
+                              compile_missing=compile_missing)  # fmt: skip
     finished = 0
 
     def done(task: Task, result: Result) -> None:
@@ -209,7 +217,7 @@ def run_cases(
         known[case.id] = entry
         journal.append(entry)
         if progress is not None:
-            progress(entry, finished, len(todo))
+            progress(entry, finished, sum(t.kind == "case" for t in tasks))
 
     run_tasks(tasks, {"build": max(1, cpu_count() // BUILD_JOBS), "case": jobs}, done, deadline=deadline)
     return [known[case.id] for case in cases if case.id in known]

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from attnroute.probe.fit import BASELINES, by_bands, fit, losses, static, two_line
-from attnroute.probe.grid import held_out, shapes
+from attnroute.probe.grid import held_out, shapes, sweep
+from attnroute.probe.timing_run import passes_of
 from attnroute.probe.timings import geometric, read_timings
 
 SCRIPT = Path(__file__).parents[2] / "scripts/fit_bands.py"
@@ -55,6 +56,18 @@ def test_the_grid_covers_what_it_has_to():
     assert 0.15 < len(held) / len(grid) < 0.5
     for dim in (64, 128, 256, 512):
         assert {held_out(s.to_json(), s.context) for s in grid if s.layer.head_dim == dim} == {True, False}
+
+
+def test_the_sweep_shares_no_geometry_with_what_is_held_out_and_is_timed_once():
+    swept = sweep()
+    assert len({s.id for s in swept}) == len(swept) > 500
+    assert not any(held_out(s.to_json(), s.context) for s in swept)
+    models = [s.layer for s in shapes() if held_out(s.to_json(), 512)]
+    kept = {(one.q_heads, one.kv_heads, one.head_dim) for one in models}
+    assert not any((s.layer.q_heads, s.layer.kv_heads, s.layer.head_dim) in kept for s in swept)
+    assert {s.layer.head_dim for s in swept} == {64, 128, 256, 512}
+    assert {passes_of(s) for s in swept} == {(1,), (2,)}
+    assert {passes_of(s) for s in shapes()} == {(1, 2)}
 
 
 def test_what_is_held_out_hangs_on_model_and_context_alone():

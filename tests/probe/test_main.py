@@ -86,3 +86,20 @@ def test_nvidia_smi_is_read(monkeypatch):
         machine.arch_of("8.6", {"sm90": {"compute_capability": "9.0"}})
     assert machine.arch_of("9.0", {"sm90": {"compute_capability": "9.0"}}) == "sm90"
     assert named_packages(["a==1"]) == {"a": "1"}
+
+
+def test_cases_that_a_capture_answered_are_left_out_where_versions_agree(no_gpu, tmp_path, capsys):
+    def listed(*flags):
+        assert main(["--list", "--kernel", "xqa", *NAMED, *flags]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+
+    every = listed()
+    rows = [
+        {"id": every[0], "provider": "flashinfer-python", "version": "0.7.4", "outcome": "ok"},
+        {"id": every[1], "provider": "flashinfer-python", "version": "0.7.4", "outcome": "timeout"},
+        {"id": every[2], "provider": "flashinfer-python", "version": "0.7.3", "outcome": "ok"},
+    ]
+    head = dict.fromkeys(("gpu", "arch", "driver", "cuda", "torch", "packages", "date", "bandwidth_gbs"))
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"schema": 1, **head, "cases": rows, "timings": []}))
+    assert listed("--skip-answered", str(path)) == [e for e in every if e != every[0]]

@@ -4,16 +4,18 @@ import json
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
+from attnroute.launch.problem import Module
 from attnroute.probe.capture import Journal
 from attnroute.probe.cases import cases_for
 from attnroute.probe.predict import predicted_cases
 from attnroute.probe.schedule import Task, child_problem, run_tasks
-from attnroute.probe.session import Session, run_cases
+from attnroute.probe.session import Session, correctness_tasks, module_tasks, run_cases
 from attnroute.probe.tolerance import load_tolerances
 
 from .fakes import PACKAGES, Crashing, Eager, Hanging, Registry, making, table
@@ -134,3 +136,13 @@ def test_a_hanging_case_is_silent_about_the_tables(tmp_path):
     records = run(Hanging, some_cases(1), Journal(tmp_path / "j"), timeout=1)
     assert (records[0]["outcome"], records[0]["verdict"]) == ("timeout", "silent")
     assert json.dumps(records)
+
+
+def test_cases_whose_modules_are_missing_can_be_left_for_later():
+    cases = [SimpleNamespace(id=name) for name in ("has", "lacks")]
+    modules = {"has": (Module("a", None, lambda: True),), "lacks": (Module("b", None, lambda: False),)}
+    session = SimpleNamespace(modules=lambda case: modules[case.id], make=None, tolerances=None)
+    whole = correctness_tasks(session, cases, timeout=1, seed=1)
+    assert [(t.id, t.kind) for t in whole] == [("b", "build"), ("has", "case"), ("lacks", "case")]
+    assert [t.id for t in correctness_tasks(session, cases, timeout=1, seed=1, compile_missing=False)] == ["has"]
+    assert [t.id for t in module_tasks(session, cases)] == ["b"]
