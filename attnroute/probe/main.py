@@ -210,7 +210,11 @@ def _timings(
     run_tasks(prepare, _prepare_slots(gpus), lambda _task, _result: None, deadline=end)
     bandwidth = timing_run.bandwidth_of(journal) or timing_run.measure_bandwidth(journal)
     print(f"copy bandwidth {bandwidth:.0f} GB/s", flush=True)
-    progress = lambda done, of: print(f"timed {done} of {of} chunks", flush=True)  # noqa: E731
+
+    def progress(done: int, of: int, result: Result) -> None:
+        why = "" if result["outcome"] == "ok" else f"; the last ended early: {result.get('message', '')[:200]}"
+        print(f"timed {done} of {of} chunks{why}", flush=True)
+
     timing_run.run_timings(session, grid, journal, bandwidth_gbs=bandwidth, gpus=gpus, deadline=end, progress=progress)
     return timing_run.timings_of(journal), bandwidth
 

@@ -153,7 +153,7 @@ def run_timings(
     bandwidth_gbs: float,
     gpus: int = 1,
     deadline: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, Result], None] | None = None,
 ) -> list[dict[str, Any]]:
     """All timings: those the journal holds, then each missing (pass, shape). A fault costs its chunk a retry.
 
@@ -177,10 +177,10 @@ def run_timings(
             break
         finished: list[str] = []
 
-        def done(task: Task, _result: Result, finished: list[str] = finished, of: int = len(tasks)) -> None:
+        def done(task: Task, result: Result, finished: list[str] = finished, of: int = len(tasks)) -> None:
             finished.append(task.id)
             if progress is not None:
-                progress(len(finished), of)
+                progress(len(finished), of, result)
 
         if run_tasks(tasks, {f"gpu{n}": 1 for n in range(gpus)}, done, deadline=deadline):
             break
