@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
 PASSES = (1, 2)
 PREPARED = "prepared"  # in the journal: `--compile-only` has done what comes before timing
-CHUNK = 40
+CHUNK = 105  # a process needs some ten seconds before it can time anything
 CHUNK_TIMEOUT = 300.0
+CROWDED = 64 << 30  # bytes still held: wrappers that refer to themselves have piled up
 WARM = 4  # kernels that one process compiles, since importing their packages takes as long as one of them
 #: Steps (batch, context) at which a kernel compiled in the process is compiled beforehand: split and not split.
 WARM_STEPS = ((1, 8192), (128, 2048))
@@ -202,6 +204,9 @@ def _chunk(session: Session, todo: Sequence[tuple[int, Shape]], journal: Journal
             journal.append(_entry(shape, number, fault.records, bandwidth_gbs))
             raise
         journal.append(_entry(shape, number, records, bandwidth_gbs) | {"at": round(time.monotonic() - begun, 2)})
+        if torch.cuda.memory_allocated() > CROWDED:
+            gc.collect()
+            torch.cuda.empty_cache()
     return {"outcome": "ok"}
 
 
