@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnroute.probe.asks import KV_DTYPES, MODEL_DTYPES, SOFTCAP, WINDOW, askable, base_ask, lens_for, paged
+from attnroute.probe.asks import KV_DTYPES, MODEL_DTYPES, SOFTCAP, TWO_SIDED, WINDOW, askable, base_ask, lens_for, paged
 from attnroute.probe.sampling import HEAD_LIMIT
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
@@ -100,4 +100,5 @@ def _with_features(ask: Ask, wanted: Mapping[str, Any]) -> Ask | None:
             changes["causal"] = not value
         elif value:
             return None
-    return replace(ask, **changes)
+    moved = replace(ask, **changes)
+    return replace(moved, window=TWO_SIDED) if moved.window is not None and not moved.causal else moved

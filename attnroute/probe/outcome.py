@@ -10,6 +10,7 @@ from attnroute.launch.errors import NotInstalledError
 _FAULTS = re.compile(
     r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction|device-side assert"
     r"|hardware stack error|invalid program counter|illegal address"
+    r"|cudaError(IllegalAddress|MisalignedAddress|LaunchFailure|IllegalInstruction|HardwareStackError)"
     r"|CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH_FAILED|HARDWARE)",
     re.IGNORECASE,
 )

@@ -57,6 +57,8 @@ def predict(
     answer = decision.candidate(case.kernel, case.provider)
     if answer is None:
         return dict(NOT_CONSIDERED), ()
+    if answer.accepted and answer.q_dtype not in (None, ask.q_dtype):  # it takes the request, with another query
+        return {"status": "rejected", "code": "q-dtype", "outcome": None, "row": answer.row, "box": None}, ()
     status = "accepted" if answer.accepted else answer.status
     why = answer.why[0] if answer.why else None
     outcome = "ok" if status == "accepted" else None

@@ -2,6 +2,8 @@
 
 # ruff: noqa: E402 - without torch there is nothing to import
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,8 +13,10 @@ from attnroute.probe.case import Ask, Case
 from attnroute.probe.data import POISON, make_inputs, refresh
 from attnroute.probe.outcome import build_line, classify
 from attnroute.probe.reference import reference, visible, worst_error
-from attnroute.probe.run_case import run_case
+from attnroute.probe.run_case import replace_sinks, run_case
+from attnroute.probe.session import Session
 from attnroute.probe.tolerance import load_tolerances
+from attnroute.registry.registry import default_registry
 
 from .fakes import Deaf, Eager, Faulty, Lazy, Rude, Stray, Wrong, making
 
@@ -120,3 +124,33 @@ def test_exceptions_are_told_apart():
     assert classify(RuntimeError("Unsupported group_size: 5")) == "raises"
     log = "[1/2] nvcc ...\n/home/x/flashinfer/data/a.cu(3): error: static assertion failed\nmore"
     assert build_line(log) == "flashinfer/data/a.cu(3): error: static assertion failed"
+
+
+def featured():
+    """One case of each combination of features, phase and cache dtype that the tables of SM90 lead to."""
+    packages = {"flashinfer-python": "0.7.4", "flash-attn-4": "4.0.0b36", "vllm": "0.33.0"}
+    found = {}
+    for case in Session(default_registry(), "sm90", packages, load_tolerances()).cases():
+        ask = case.ask
+        for name in set(ask.features()) & set(WITHOUT):
+            key = (name, ask.window, ask.sinks, ask.softcap, ask.causal, ask.q_len, ask.q_dtype, ask.kv_dtype)
+            if ask.head_dim == ask.head_dim_v == 128 and ask.q_heads <= 32:
+                found.setdefault(key, (name, case))
+    return list(found.values())
+
+
+WITHOUT = {"window": {"window": None}, "softcap": {"softcap": None}, "sinks": {"sinks": None},
+           "noncausal": {"causal": True}}  # fmt: skip
+
+
+def test_no_answer_that_drops_a_feature_is_within_the_tolerance():
+    tolerances = load_tolerances()
+    asked = featured()
+    assert {name for name, _ in asked} == set(WITHOUT)
+    for name, case in asked:
+        ask = case.ask
+        inputs = make_inputs(ask, "cpu", 7)
+        right, _ = reference(ask, inputs)
+        plain = replace(ask, **WITHOUT[name])
+        dropped, _ = reference(plain, replace_sinks(inputs, keep=plain.sinks is not None))
+        assert worst_error(dropped, right) > 2 * tolerances.error(case.kernel, ask), (name, ask)
