@@ -18,25 +18,45 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnroute.errors import AttnrouteError
 from attnroute.probe.capture import read_capture
-from attnroute.probe.fit import BASELINES, Band, Rule, by_bands, first_of, fit, hindsight, left_out, losses, static
+from attnroute.probe.fit import (
+    BASELINES,
+    Band,
+    Rule,
+    by_bands,
+    by_batch,
+    first_of,
+    fit,
+    hindsight,
+    left_out,
+    losses,
+    static,
+)
+from attnroute.probe.grid import LATER_MODELS
 from attnroute.probe.timings import Timed, geometric, read_timings
 from attnroute.registry.registry import default_registry
 
-NAMES = {"ratio": "group_ratio", "batch": "batch", "context": "context"}
+NAMES = {"ratio": "group_ratio", "streams": "batch_kv_heads", "context": "context", "page": "page_size"}
+
+
+def range_name(field: str, span: str) -> str:
+    """`context: "1024.."` as it goes into the name of a band, `context-1024-up`."""
+    axis = next((axis for axis, name in NAMES.items() if name == field), field)
+    low, _, high = span.partition("..")
+    return "-".join([axis, *([low] if low else []), *(["to", high] if high else ["up"])])
 
 
 def band_yaml(band: Band, versions: dict[str, str], captures: list[str]) -> list[str]:
     """One band as the tables write it."""
     spans = [(NAMES[a], f"{'' if lo is None else lo}..{'' if hi is None else hi}") for a, lo, hi in band.ranges]
-    tag = "-".join(f"{n.replace('group_', '')}-{s.replace('..', '-to-').strip('-')}" for n, s in spans).replace(
-        "--", "-"
-    )
+    if band.window is not None:
+        spans.insert(0, ("window", f"{band.window[0]}..{band.window[1]}"))
+    tag = "-".join(range_name(name, span) for name, span in spans)
     kv = band.kv_dtype.replace("_", "-")
     lines = [f"  - band: decode-{kv}-head-{band.head_dim}" + (f"-{tag}" if tag else "")]
-    lines.append(f"    # {band.shapes} shapes; the first kernel loses at most {(band.worst - 1) * 100:.1f} % on them")
+    lines.append(f"    # the first kernel loses at most {(band.worst - 1) * 100:.1f} % on its shapes")
     lines += ["    phase: decode", f"    dtypes: {{bf16: [{band.kv_dtype}]}}", f"    head_dim: {band.head_dim}"]
     lines += [f'    {name}: "{span}"' for name, span in spans]
-    lines.append("    order:")
+    lines += [f"    shapes: {band.shapes}", "    order:"]
     for (kernel, provider), time in band.order:
         version = versions.get(provider, "")
         lines.append(
@@ -60,21 +80,32 @@ def default_order(arch: str) -> Rule:
     return first_of(*default_registry().table(arch).default_order["decode"], otherwise=())
 
 
-def report(shapes: list[Timed], bands: list[Band], arch: str) -> str:
+def report(shapes: list[Timed], bands: list[Band], arch: str, seen: frozenset[str] = frozenset()) -> str:
     """Losses on the held-out shapes, then on the fitted ones, and how near the floor the fastest kernels come."""
     fallback = default_order(arch)
-    held = [s for s in shapes if s.held_out]
+    held = [s for s in shapes if s.held_out and s.model not in LATER_MODELS]
+    later = [s for s in shapes if s.model in LATER_MODELS]
+    unseen = [s for s in held if s.key not in seen]
     out = [f"{len(shapes)} shapes, {len(held)} held out; {len(bands)} bands", ""]
-    for title, part in (("HELD OUT", held), ("FITTED", [s for s in shapes if not s.held_out])):
+    parts = [("HELD OUT", held), ("FITTED", [s for s in shapes if not s.held_out])]
+    if later:
+        parts.insert(1, ("HELD OUT, SECOND SET", later))
+    if seen:
+        parts.insert(1, (f"HELD OUT, {len(unseen)} NEW", unseen))
+    for title, part in parts:
         rules = {
             "bands, per request": by_bands(bands, fallback),
+            "bands, per batch size": static(bands, part, fallback, grouping=by_batch),
             "bands, static": static(bands, part, fallback),
-            "one kernel a group, chosen in hindsight": hindsight(part),
+            "bands, static, workload unknown": static(bands, part, fallback, workload=False),
+            "hindsight, per batch size": hindsight(part, by_batch),
+            "hindsight, static": hindsight(part),
+            "hindsight, static, least worst": hindsight(part, worst=True),
             **BASELINES,
         }
         out.append(f"{title:<42}   MEAN     WORST")
         out += [line(name, losses(rule, part)) for name, rule in rules.items()]
-        if part and part is not held:
+        if title == "FITTED" and part:
             out.append(line("bands, each model and context left out", left_out(part, fallback)))
         out.append("")
     near = [s.floor_us / min(s.times[0][k] for k in s.kernels) for s in shapes if s.floor_us > 20]
@@ -88,6 +119,8 @@ def main() -> int:
     """Exit 0, or 2 with one line if a capture cannot be read or holds no timing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("captures", nargs="+", type=Path, metavar="CAPTURE")
+    parser.add_argument("--seen", action="append", default=[], type=Path, metavar="CAPTURE",
+                        help="report also on the held-out shapes that this earlier capture did not time")  # fmt: skip
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--yaml-only", action="store_true", help="print the bands alone")
     which.add_argument("--report-only", action="store_true", help="print the losses alone")
@@ -95,6 +128,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         captures = [read_capture(path) for path in args.captures]
+        earlier = [read_capture(path) for path in args.seen]
     except AttnrouteError as error:
         print(f"fit_bands: {error}", file=sys.stderr)
         return 2
@@ -113,7 +147,8 @@ def main() -> int:
         print("preference:")
         print("\n".join(text for band in bands for text in band_yaml(band, versions, names)))
     if not args.yaml_only:
-        print(report(shapes, bands, captures[0]["arch"]))
+        seen = frozenset(s.key for s in read_timings(earlier))
+        print(report(shapes, bands, captures[0]["arch"], seen))
     if args.json:
         entries = losses(by_bands(bands, default_order(captures[0]["arch"])), [s for s in shapes if s.held_out])
         rows = [

@@ -17,7 +17,7 @@ from attnroute.registry.versions import VersionRange, public
 from .decision import Preference
 from .request import Request
 
-_CONTEXT = BAND_AXES.index("context")
+_CONTEXT, _WINDOW = BAND_AXES.index("context"), BAND_AXES.index("window")
 Point = tuple[int | None, ...]
 
 
@@ -26,26 +26,46 @@ class Band:
     """A band as the dispatcher reads it: bounds of some axes, and logarithms of relative times."""
 
     bounds: tuple[tuple[int, int, float], ...]  # (place in BAND_AXES, at least, below)
+    windowed: bool
     least_context: int
     weight: int
     times: tuple[tuple[tuple[str, str], str, float], ...]  # (kernel, provider), versions, log of time
 
-    def holds(self, point: Point, window: int | None) -> bool:
-        """Whether a request may lie in the band; None in `point` is free, but no more is read than the window holds."""
+    def holds(self, point: Point, most_context: int | None = None) -> bool:
+        """Whether a request may lie in the band; None in `point` is free, a free context up to `most_context`."""
         for axis, low, high in self.bounds:
             value = point[axis]
             if value is not None and not low <= value < high:
                 return False
-        return window is None or point[_CONTEXT] is not None or self.least_context <= window
+        return most_context is None or point[_CONTEXT] is not None or self.least_context <= most_context
 
 
 def point(request: Request) -> Point:
-    """Where a request lies on each of BAND_AXES, None where it is free; a step reads no more than a window holds."""
-    context, batch, heads = request.context_len, request.batch_size, request.kv_heads
-    if context is not None and request.window is not None:
-        context = min(context, request.window)
+    """Where a request lies on each of BAND_AXES, None where it is free."""
+    batch, heads = request.batch_size, request.kv_heads
     streams = None if batch is None or heads is None else batch * heads
-    return request.group_ratio, batch, streams, context, request.page
+    return request.group_ratio, batch, streams, request.context_len, request.page, request.window
+
+
+def open_bands(bands: tuple[Band, ...], request: Request) -> tuple[Band, ...]:
+    """The bands that a request may lie in.
+
+    A layer whose window is shorter than its context lies in the bands that name its window. Where none does, and for
+    layers that see all, it is the bands without a window, in which a step reads no more than the window holds.
+    """
+    asked, window, context = point(request), request.window, request.context_len
+    some = window is not None or ("window", True) in request.features  # asked for without saying how long
+    if some and (window is None or context is None or context > window):
+        named = tuple(b for b in bands if b.windowed and b.holds(asked))
+        if named or any(b.windowed and _spans(b, window) for b in bands):
+            return named
+    read = context if window is None or context is None else min(context, window)
+    plain = (*asked[:_CONTEXT], read, *asked[_CONTEXT + 1 :])
+    return tuple(b for b in bands if not b.windowed and b.holds(plain, window))
+
+
+def _spans(band: Band, window: int | None) -> bool:
+    return window is None or any(axis == _WINDOW and low <= window < high for axis, low, high in band.bounds)
 
 
 def _ends(span: str) -> tuple[int, float]:
@@ -85,7 +105,7 @@ def _band(band: Mapping[str, Any]) -> Band:
     times = tuple(((e["kernel"], e["provider"]), str(e["versions"]), log(e["time"])) for e in band["kernels"])
     ends = {name: _ends(str(band[name])) for name in BAND_AXES if name in band}
     bounds = tuple((BAND_AXES.index(name), *span) for name, span in ends.items())
-    return Band(bounds, ends.get("context", (0, 0))[0], int(band.get("shapes", 1)), times)
+    return Band(bounds, "window" in ends, ends.get("context", (0, 0))[0], int(band.get("shapes", 1)), times)
 
 
 def relative_times(
@@ -100,8 +120,7 @@ def relative_times(
     bands = measured_bands(table, request)
     if not bands:
         return {}
-    asked = point(request)
-    bands = tuple(b for b in bands if b.holds(asked, request.window))
+    bands = open_bands(bands, request)
     logs: dict[tuple[str, str], list[float]] = {}
     for band in bands:
         for key, span, time in band.times:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -10,20 +10,25 @@ from math import log
 
 from attnroute.probe.timings import Kernel, Timed, geometric
 
-AXES = ("ratio", "batch", "context")
-# PRICE, LEAST and DEPTH lose least when each model and each context of the fitted shapes is left out in turn (two-line
-# rule where no band is left). Deeper cuts fit those shapes better and lose more on the ones left out.
-PRICE = 0.08  # a band more has to save so much loss, summed over its shapes
-LEAST = 3  # shapes in a band, and on each side of a split
-DEPTH = 1  # cuts one within the other
+AXES = ("ratio", "streams", "context", "page")
+UNSERVED = 9.0  # cost of a band without a kernel for one of its shapes
+# What these are set by: leaving each model and each context of the fitted shapes out in turn (see docs/preference.md).
+PRICE = 0.05  # a band more has to save so much cost, summed over its shapes
+LEAST = 3  # shapes in a band, and on each side of a cut
+DEPTH = 6  # cuts one within the other
+STEEP = 4.0  # how much dearer than small losses large ones are, since the worst counts as well as the mean
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Shapes of one cache dtype and head dim within half-open ranges, and kernels' times relative to the fastest."""
+    """Shapes of one cache dtype and head dim within half-open ranges, and kernels' times relative to the fastest.
+
+    `window` spans the windows of layers that see less than their context; None: layers that see all of it.
+    """
 
     kv_dtype: str
     head_dim: int
+    window: tuple[int, int] | None
     ranges: tuple[tuple[str, int | None, int | None], ...]
     order: tuple[tuple[Kernel, float], ...]
     shapes: int
@@ -32,6 +37,8 @@ class Band:
     def holds(self, shape: Timed) -> bool:
         """Whether a shape lies in the band."""
         if (shape.kv_dtype, shape.head_dim) != (self.kv_dtype, self.head_dim):
+            return False
+        if (shape.window > 0) != (self.window is not None):
             return False
         return all(
             (lo is None or getattr(shape, axis) >= lo) and (hi is None or getattr(shape, axis) < hi)
@@ -46,7 +53,7 @@ def order_of(shapes: Sequence[Timed]) -> tuple[tuple[Kernel, float], ...]:
     fewer than LEAST shapes, if there are as many.
     """
     least = min(LEAST, len(shapes))
-    found = {k: [s.relative(k) for s in shapes if k in s.kernels] for s in shapes for k in s.kernels}
+    found = {k: [s.relative(k) for s in shapes if k in s.kernels] for k in {k: None for s in shapes for k in s.kernels}}
     means = sorted((geometric(times), k) for k, times in found.items() if len(times) >= least)
     return tuple((k, mean / means[0][0]) for mean, k in means)
 
@@ -65,8 +72,9 @@ def _losses(shapes: Sequence[Timed]) -> tuple[float, float]:
 
 @cache
 def _logs(shape: Timed) -> Mapping[Kernel, tuple[float, float]]:
-    """Logarithms of a shape's relative time and loss, by kernel."""
-    return {k: (log(shape.relative(k)), log(shape.loss(k))) for k in shape.kernels}
+    """By kernel: the logarithm of a shape's relative time, and what picking it costs; large losses are dearer."""
+    lost = {k: max(log(shape.loss(k)), 0.0) for k in shape.kernels}
+    return {k: (log(shape.relative(k)), x + STEEP * x**2) for k, x in lost.items()}
 
 
 def _cost(shapes: Sequence[Timed]) -> float:
@@ -77,76 +85,76 @@ def _cost(shapes: Sequence[Timed]) -> float:
         for kernel, (time, _) in one.items():
             sums.setdefault(kernel, []).append(time)
     least = min(LEAST, len(shapes))
-    order = sorted((sum(t) / len(t), k) for k, t in sums.items() if len(t) >= least)
-    lost = [next((one[k][1] for _, k in order if k in one), 9.0) for one in logs]
-    return sum(lost) + PRICE
+    order = [k for _, k in sorted((sum(t) / len(t), k) for k, t in sums.items() if len(t) >= least)]
+    return PRICE + sum(next((one[k][1] for k in order if k in one), UNSERVED) for one in logs)
 
 
 def _cuts(shapes: Sequence[Timed], axis: str) -> list[int]:
-    """Where the axis can be cut: at the next value, or at twice the last where they are far apart."""
+    """Where the axis can be cut: at the geometric middle of two values, of ratios at the upper one."""
     values = sorted({getattr(s, axis) for s in shapes})
-    return [b if axis == "ratio" or b <= 2 * a else 2 * a for a, b in pairwise(values)]
+    return [b if axis == "ratio" else max(a + 1, round((a * b) ** 0.5)) for a, b in pairwise(values)]
 
 
-Sides = tuple[list[Timed], list[Timed]]
+Ranges = dict[str, tuple[int | None, int | None]]
+Leaves = list[tuple[Ranges, list[Timed]]]
 
 
-def _sides(shapes: Sequence[Timed]) -> Iterator[tuple[str, int, Sides]]:
-    for axis in AXES:
+def _split(shapes: list[Timed], depth: int) -> tuple[float, Leaves]:
+    """The cost and the leaves of a tree grown greedily, whose cuts stay only where all below them pays."""
+    alone = _cost(shapes)
+    best: tuple[float, str, int] | None = None
+    for axis in AXES if depth and alone > PRICE * 2 else ():
         for cut in _cuts(shapes, axis):
-            sides = [s for s in shapes if getattr(s, axis) < cut], [s for s in shapes if getattr(s, axis) >= cut]
-            if min(map(len, sides)) >= LEAST:
-                yield axis, cut, sides
-
-
-def _reach(shapes: Sequence[Timed], depth: int) -> float:
-    """The least cost with up to `depth` further cuts: two together can pay where each alone does not."""
-    least = _cost(shapes)
-    if depth and least > PRICE * 2:
-        least = min([least, *(sum(_reach(side, depth - 1) for side in sides) for _, _, sides in _sides(shapes))])
-    return least
-
-
-def _split(shapes: list[Timed], depth: int) -> list[tuple[dict[str, tuple[int | None, int | None]], list[Timed]]]:
-    ahead = min(1, depth - 1)
-    found = [(sum(_reach(side, ahead) for side in sides), axis, cut) for axis, cut, sides in _sides(shapes)]
-    if not depth or not found or min(found)[0] >= _cost(shapes):
-        return [({}, shapes)]
-    _, axis, cut = min(found)
-    out = []
-    for low in (True, False):
-        side = [s for s in shapes if (getattr(s, axis) < cut) == low]
-        for ranges, members in _split(side, depth - 1):
+            low = [s for s in shapes if getattr(s, axis) < cut]
+            if LEAST <= len(low) <= len(shapes) - LEAST:
+                cost = _cost(low) + _cost([s for s in shapes if getattr(s, axis) >= cut])
+                best = min(best, (cost, axis, cut)) if best else (cost, axis, cut)
+    if best is None:
+        return alone, [({}, shapes)]
+    _, axis, cut = best
+    total, leaves = 0.0, []
+    for low_side in (True, False):
+        cost, below_it = _split([s for s in shapes if (getattr(s, axis) < cut) == low_side], depth - 1)
+        total += cost
+        for ranges, members in below_it:
             lo, hi = ranges.get(axis, (None, None))
-            mine = (lo, cut if hi is None else hi) if low else (cut if lo is None else lo, hi)
-            out.append(({**ranges, axis: mine}, members))
-    return out
+            mine = (lo, cut if hi is None else hi) if low_side else (cut if lo is None else lo, hi)
+            leaves.append(({**ranges, axis: mine}, members))
+    return (total, leaves) if total < alone else (alone, [({}, shapes)])
 
 
-def fit(shapes: Iterable[Timed], depth: int = DEPTH) -> list[Band]:
+def fit(shapes: Iterable[Timed], depth: int | None = None) -> list[Band]:
     """Bands over the shapes that are not held out, with up to `depth` cuts one within the other.
 
     Where fewer than LEAST shapes of a cache dtype and head dim were timed there is no band: the default order stays.
     """
-    groups: dict[tuple[str, int], list[Timed]] = {}
+    groups: dict[tuple[str, int, bool], list[Timed]] = {}
     for shape in shapes:
         if not shape.held_out:
-            groups.setdefault((shape.kv_dtype, shape.head_dim), []).append(shape)
+            groups.setdefault((shape.kv_dtype, shape.head_dim, shape.window > 0), []).append(shape)
     bands = []
-    for (kv_dtype, head_dim), members in sorted(groups.items()):
+    for (kv_dtype, head_dim, windowed), members in sorted(groups.items()):
         if len(members) < LEAST:
             continue
-        for ranges, inside in _split(members, depth):
+        windows = [s.window for s in members]
+        window = (min(windows) // 2, max(windows) * 2) if windowed else None
+        for ranges, inside in _split(members, DEPTH if depth is None else depth)[1]:
             order = order_of(inside)
             spans = tuple((axis, *ranges[axis]) for axis in AXES if axis in ranges)
-            bands.append(Band(kv_dtype, head_dim, spans, order, len(inside), _losses(inside)[1]))
+            bands.append(Band(kv_dtype, head_dim, window, spans, order, len(inside), _losses(inside)[1]))
     return merged(bands)
+
+
+def _place(band: Band) -> list[tuple[int, float]]:
+    """Low ends along the axes, so that neighbours stand together."""
+    ends = {axis: (lo or 0, hi or float("inf")) for axis, lo, hi in band.ranges}
+    return [ends.get(axis, (0, float("inf"))) for axis in AXES]
 
 
 def merged(bands: list[Band]) -> list[Band]:
     """Bands in a stable order, relative times rounded as the tables write them."""
     rounded = [replace(b, order=tuple((k, round(t, 3)) for k, t in b.order)) for b in bands]
-    return sorted(rounded, key=lambda b: (b.kv_dtype, b.head_dim, str(b.ranges)))
+    return sorted(rounded, key=lambda b: (b.kv_dtype, b.head_dim, b.window or (0, 0), _place(b)))
 
 
 Rule = Callable[[Timed], Kernel | None]
@@ -162,42 +170,79 @@ def by_bands(bands: Sequence[Band], fallback: Rule) -> Rule:
     return rule
 
 
-def static(bands: Sequence[Band], shapes: Sequence[Timed], fallback: Rule) -> Rule:
-    """One kernel for each group: the best mean over the bands that batch and context left free leave open."""
-    chosen: dict[tuple[str, str, int], Kernel | None] = {}
-    for shape in shapes:
-        if shape.group in chosen:
-            continue
-        same = [s for s in shapes if s.group == shape.group]
+Grouping = Callable[[Timed], tuple[object, ...]]
+
+
+def by_group(shape: Timed) -> tuple[object, ...]:
+    """What an engine that cannot switch decides once for."""
+    return shape.group
+
+
+def by_batch(shape: Timed) -> tuple[object, ...]:
+    """What an engine decides once for that captures a CUDA graph for each batch size, whatever the context then is."""
+    return (*shape.group, shape.batch)
+
+
+def static(
+    bands: Sequence[Band],
+    shapes: Sequence[Timed],
+    fallback: Rule,
+    *,
+    workload: bool = True,
+    grouping: Grouping = by_group,
+) -> Rule:
+    """One kernel for each group, that of the least mean relative time as the bands have it.
+
+    The mean is over the points of the workload, as `plan` takes it (here the group's own batches and contexts), or
+    without one over all bands that a free batch and context leave open, each weighed by its shapes, as `route` does.
+    """
+    chosen: dict[tuple[object, ...], Kernel | None] = {}
+    for group, same in _grouped(shapes, grouping).items():
+        found = (_known if workload else _free)(bands, same)
         served = [k for k in same[0].kernels if all(k in s.kernels for s in same)]
-        open_bands = [b for b in bands if any(_may_hold(b, s) for s in same)]
-        means = [
-            (geometric(dict(b.order)[k] for b in open_bands), k)
-            for k in served
-            if all(k in dict(b.order) for b in open_bands)
-        ]
-        chosen[shape.group] = min(means)[1] if means and open_bands else None
-    return lambda shape: chosen[shape.group] or fallback(shape)
+        means = [(_mean(t[k] for t in found), k) for k in served if found and all(k in t for t in found)]
+        chosen[group] = min(means)[1] if means else None
+    return lambda shape: chosen[grouping(shape)] or fallback(shape)
 
 
-def hindsight(shapes: Sequence[Timed]) -> Rule:
-    """The kernel of each group with the least mean loss, known only afterwards: a bound on the mean, not a rule."""
-    groups: dict[tuple[str, str, int], list[Timed]] = {}
+def _grouped(shapes: Iterable[Timed], grouping: Grouping) -> dict[tuple[object, ...], list[Timed]]:
+    groups: dict[tuple[object, ...], list[Timed]] = {}
     for shape in shapes:
-        groups.setdefault(shape.group, []).append(shape)
+        groups.setdefault(grouping(shape), []).append(shape)
+    return groups
+
+
+def _known(bands: Sequence[Band], shapes: Sequence[Timed]) -> list[Mapping[Kernel, float]]:
+    held = [next((b for b in bands if b.holds(s)), None) for s in shapes]
+    return [dict(b.order) if b else {} for b in held]
+
+
+def _free(bands: Sequence[Band], shapes: Sequence[Timed]) -> list[Mapping[Kernel, float]]:
+    return [dict(b.order) for b in bands if any(_may_hold(b, s) for s in shapes) for _ in range(b.shapes)]
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def hindsight(shapes: Sequence[Timed], grouping: Grouping = by_group, *, worst: bool = False) -> Rule:
+    """The kernel of each group with the least mean loss, or the least worst one, known only afterwards: no rule can
+    lose less.
+    """
     chosen = {}
-    for group, same in groups.items():
+    for group, same in _grouped(shapes, grouping).items():
         served = [k for k in same[0].kernels if all(k in s.kernels for s in same)]
-        chosen[group] = min(served, key=lambda k: geometric(s.loss(k) for s in same)) if served else None
-    return lambda shape: chosen[shape.group]
+        lost = {k: [s.loss(k) for s in same] for k in served}
+        chosen[group] = min(served, key=lambda k: max(lost[k]) if worst else geometric(lost[k])) if served else None
+    return lambda shape: chosen[grouping(shape)]
 
 
 def _may_hold(band: Band, shape: Timed) -> bool:
     """Whether a band fits with batch and context left free."""
-    ratio = [(lo, hi) for axis, lo, hi in band.ranges if axis == "ratio"]
-    return (band.kv_dtype, band.head_dim) == (shape.kv_dtype, shape.head_dim) and all(
-        (lo is None or shape.ratio >= lo) and (hi is None or shape.ratio < hi) for lo, hi in ratio
-    )
+    fixed = [(getattr(shape, axis), lo, hi) for axis, lo, hi in band.ranges if axis in ("ratio", "page")]
+    same = (band.kv_dtype, band.head_dim, band.window is None) == (shape.kv_dtype, shape.head_dim, shape.window == 0)
+    return same and all((lo is None or value >= lo) and (hi is None or value < hi) for value, lo, hi in fixed)
 
 
 def first_of(*names: str, otherwise: Sequence[str] = ("native_tc", "xqa", "fa3", "fa4")) -> Rule:

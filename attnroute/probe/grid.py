@@ -140,6 +140,34 @@ class Shape:
                 "window": one.window, "sinks": one.sinks, "layout": "NHD"}  # fmt: skip
 
 
+#: A second set that is held out whole: other layers, batches and contexts, timed once the bands were in the table.
+LATER = (
+    Layer("llama-3.2-3b", 24, 8, 128),
+    Layer("qwen3-30b-a3b", 32, 4, 128),
+    Layer("llama-3.1-405b-tp8", 16, 1, 128),
+    Layer("llama-2-13b", 40, 40, 128),
+    Layer("gemma-3-27b-window-tp2", 16, 8, 128, window=1024),
+    Layer("gpt-oss-20b-tp2", 32, 4, 64, sinks=True),
+    Layer("gpt-oss-20b-tp2-window", 32, 4, 64, window=128, sinks=True),
+    Layer("gemma-3-12b-window", 16, 8, 256, window=1024),
+    Layer("qwen3.5-27b-tp4", 6, 1, 256),
+    Layer("gemma-4-31b-global-tp2", 16, 2, 512),
+)
+LATER_MODELS = frozenset(layer.model for layer in LATER)
+LATER_STEPS = ((1, 2560), (2, 20480), (6, 12288), (12, 3072), (24, 1536), (48, 10240), (96, 640), (192, 1536))
+
+
+def later() -> list[Shape]:
+    """The second set; the page is 16 or 64 tokens, by hash."""
+    found = [
+        Shape(layer, batch, context, 64 if hash_of(f"page:{layer.model}/{batch}") % 2 else 16, kv_dtype)
+        for layer in LATER
+        for batch, context in LATER_STEPS
+        for kv_dtype in ("bf16", "fp8_e4m3")
+    ]
+    return sorted((s for s in found if s.cache_bytes() <= LARGEST), key=lambda s: hash_of(s.id))
+
+
 def shapes() -> list[Shape]:
     """The grid of real models, in an order that spreads any prefix over models and sizes."""
     return sorted(_shapes(), key=lambda s: hash_of(s.id))
@@ -186,7 +214,9 @@ def hash_of(text: str) -> int:
 def held_out(request: Mapping[str, Any], context: int) -> bool:
     """Whether a timing is kept from fitting: a quarter of the models and of the context lengths, whole, by hash.
 
-    The sweep's layers are no models: they exist to be fitted.
+    The sweep's layers are no models: they exist to be fitted. The second set is held out whole.
     """
+    if request["model"] in LATER_MODELS:
+        return True
     model = not request["model"].startswith(SWEPT) and hash_of(f"model:{request['model']}") % 4 == 0
     return model or hash_of(f"context:{context}") % 4 == 0

@@ -184,9 +184,10 @@ def _compile(session: Session, cases: Sequence[Case], args: argparse.Namespace, 
 
 
 def _timed_shapes(args: argparse.Namespace) -> list[Shape]:
-    from attnroute.probe.grid import shapes, sweep
+    from attnroute.probe.grid import later, shapes, sweep
 
-    return [*shapes(), *sweep()][: args.shapes]
+    sets = {"grid": shapes, "sweep": sweep, "later": later}
+    return [shape for name in args.sets or sets for shape in sets[name]()][: args.shapes]
 
 
 def _prepare_slots(gpus: int) -> dict[str, int]:

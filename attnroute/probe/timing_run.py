@@ -32,10 +32,10 @@ PASSES = (1, 2)
 PREPARED = "prepared"  # in the journal: `--compile-only` has done what comes before timing
 CHUNK = 105  # a process needs some ten seconds before it can time anything
 CHUNK_TIMEOUT = 300.0
+LONG = 4096  # tokens in the cache of a request whose keys are worth splitting
 CROWDED = 64 << 30  # bytes still held: wrappers that refer to themselves have piled up
 WARM = 4  # kernels that one process compiles, since importing their packages takes as long as one of them
-#: Steps (batch, context) at which a kernel compiled in the process is compiled beforehand: split and not split.
-WARM_STEPS = ((1, 8192), (128, 2048))
+FEW, MANY = 16, 192  # requests times KV heads at most, at least, at which a kernel compiled in the process is compiled
 
 
 def entries_for(session: Session, shape: Shape) -> list[Entry]:
@@ -74,7 +74,8 @@ def prepare_tasks(session: Session, shapes: Iterable[Shape], gpus: int = 1) -> l
     asked: dict[str, tuple[Shape, Entry]] = {}
     warm: dict[str, tuple[Shape, Entry]] = {}
     for shape in shapes:
-        step = WARM_STEPS.index((shape.batch, shape.context)) if (shape.batch, shape.context) in WARM_STEPS else None
+        streams = shape.batch * shape.layer.kv_heads  # few are split over the keys, many are not: other kernels
+        step = "split" if streams <= FEW and shape.context >= LONG else "whole" if streams >= MANY else None
         for entry in entries_for(session, shape):
             name = f"{entry.kernel}@{entry.provider}/{_compiled_for(entry.ask)}"
             asked.setdefault(name, (shape, entry))

@@ -18,10 +18,13 @@ WRONG = 0.15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """One shape. `times[pass][kernel]` are microseconds; `context` counts the tokens that a step reads per request,
-    `streams` requests times KV heads: what there is to spread over the GPU before a context is cut.
+    """One shape. `times[pass][kernel]` are microseconds; `context` counts the tokens in the cache per request.
+
+    `window` counts those that a step reads if fewer, else 0; `streams` requests times KV heads: what there is to spread
+    over the GPU before a context is cut.
     """
 
+    key: str
     model: str
     kv_dtype: str
     head_dim: int
@@ -30,6 +33,7 @@ class Timed:
     streams: int
     context: int
     page: int
+    window: int
     held_out: bool
     floor_us: float
     times: tuple[Mapping[Kernel, float], Mapping[Kernel, float]]
@@ -71,12 +75,16 @@ def read_timings(captures: Iterable[Mapping[str, Any]]) -> list[Timed]:
         for t in capture["timings"]:
             if t.get("median_us") is None or t.get("off", 0.0) > WRONG:
                 continue
-            request = t["request"]
-            key = f"{request['model']}/{t['batch']}/{t['context']}/{request['page_size']}/{request['kv_dtype']}"
-            _, times = found.setdefault(key, (t, ({}, {})))
+            _, times = found.setdefault(shape_key(t), (t, ({}, {})))
             times[int(t["pass"]) - 1][t["kernel"], t["provider"]] = float(t["median_us"])
     shapes = [_timed(entry, times) for entry, times in found.values()]
     return [s for s in shapes if len(s.kernels) > 1]
+
+
+def shape_key(entry: Mapping[str, Any]) -> str:
+    """What two timings of one shape have in common."""
+    request = entry["request"]
+    return f"{request['model']}/{entry['batch']}/{entry['context']}/{request['page_size']}/{request['kv_dtype']}"
 
 
 def _timed(entry: Mapping[str, Any], times: tuple[Mapping[Kernel, float], Mapping[Kernel, float]]) -> Timed:
@@ -86,14 +94,16 @@ def _timed(entry: Mapping[str, Any], times: tuple[Mapping[Kernel, float], Mappin
         once = times[0] or times[1]
         times = (once, once)
     return Timed(
+        key=shape_key(entry),
         model=request["model"],
         kv_dtype=request["kv_dtype"],
         head_dim=request["head_dim"],
         ratio=request["q_heads"] // request["kv_heads"],
         batch=entry["batch"],
         streams=entry["batch"] * request["kv_heads"],
-        context=entry["context"] if window is None else min(entry["context"], window),
+        context=entry["context"],
         page=request["page_size"],
+        window=window if window is not None and window < entry["context"] else 0,
         held_out=held_out(request, entry["context"]),
         floor_us=float(entry.get("floor_us") or 0.0),
         times=times,

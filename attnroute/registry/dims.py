@@ -44,9 +44,9 @@ DTYPES = ("fp16", "bf16", "fp32", "fp8_e4m3", "fp8_e5m2", "nvfp4", "int8")
 MODEL_DTYPES = ("bf16", "fp16")
 OUTCOMES = ("raises", "faults", "wrong-numbers", "build-fails", "ignored", "unknown")
 ENV_KEYS = ("nvcc", "cubins", "network", "driver_jit", "cuda")
-#: Ranges of a preference band: query heads per KV head, requests in a step, requests times KV heads, tokens that a step
-#: reads per request, tokens per page.
-BAND_AXES = ("group_ratio", "batch", "batch_kv_heads", "context", "page_size")
+#: Ranges of a preference band: query heads per KV head, requests in a step, requests times KV heads, tokens in the
+#: cache per request, tokens per page, tokens that a layer sees of a longer context.
+BAND_AXES = ("group_ratio", "batch", "batch_kv_heads", "context", "page_size", "window")
 STRENGTHS = ("measured", "compiled", "source", "report", "claimed", "inferred")
 #: Evidence kinds in the order of strength they give.
 EVIDENCE_STRENGTH = {

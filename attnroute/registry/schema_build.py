@@ -93,8 +93,14 @@ def band() -> Schema:
         "group_ratio": d.text(f"Query heads per KV head. {ranged}", half_open, edge),
         "batch": d.text(f"Requests in a step. {ranged}", half_open, edge),
         "batch_kv_heads": d.text(f"Requests in a step times KV heads. {ranged}", half_open, edge),
-        "context": d.text(f"Tokens that a step reads per request. {ranged}", half_open, edge),
+        "context": d.text(f"Tokens in the cache per request. {ranged}", half_open, edge),
         "page_size": d.text(f"Tokens per page. {ranged}", half_open, edge),
+        "window": d.text(
+            "Tokens that a layer sees of a longer context: the band is for such layers. Half-open range lo..hi. "
+            "Left out: layers that see the whole context, and those whose window no band names.",
+            half_open,
+            edge,
+        ),
         "shapes": {
             "description": "Timed shapes that it rests on; its weight where several bands are open. Left out: 1.",
             "type": "integer",

@@ -63,3 +63,23 @@ def test_a_kernel_that_an_open_band_does_not_time_is_not_ranked():
     assert set(times([band(1, 2, batch="..8"), lone])) == {A}
     assert times([band(1, 2, versions="0.8..")]) == {}
     assert times([]) == {}
+
+
+def test_a_band_with_a_window_is_for_layers_whose_window_cuts_the_context():
+    bands = [band(1, 2), band(3, 1, window="512..2048")]
+    assert times(bands, context_len=9000)[A] == pytest.approx(1)
+    assert times(bands, context_len=9000, window=1024)[A] == pytest.approx(3)
+    assert times(bands, window=1024)[A] == pytest.approx(3)
+    assert times(bands, features=(("window", True),))[A] == pytest.approx(3), "a window of unknown length"
+    assert times(bands, context_len=1000, window=1024)[A] == pytest.approx(1)
+    assert times(bands, context_len=9000, window=4096)[A] == pytest.approx(1), "no band names it"
+
+
+def test_the_context_of_a_windowed_band_is_that_of_the_cache():
+    bands = [
+        band(1, 2),
+        band(2, 1, window="512..2048", context="..9000"),
+        band(4, 1, window="512..2048", context="9000.."),
+    ]
+    assert times(bands, context_len=8000, window=1024)[A] == pytest.approx(2)
+    assert times(bands, context_len=9000, window=1024)[A] == pytest.approx(4)

@@ -19,17 +19,17 @@ A, B = ("xqa", "flashinfer-python"), ("native_tc", "flashinfer-python")
 
 
 def made_up(noise=0.0, seed=1):
-    """XQA takes twice as long at head 256 and more, and a third more where large batches read long contexts."""
+    """XQA takes twice as long at head 256 and more, and a third more where many streams read long contexts."""
     rng = random.Random(seed)
     timings = []
-    for shape in shapes():
+    for shape in (*shapes(), *sweep()):
         floor = shape.kv_bytes() / 4e6 + 5
-        for number in (1, 2):
+        for number in passes_of(shape):
             for kernel in (A, B):
                 time = floor
                 if kernel == A:
                     seen = min(shape.context, shape.layer.window or shape.context)
-                    slow = shape.batch >= 32 and seen > 4096
+                    slow = shape.batch * shape.layer.kv_heads >= 256 and seen > 4096
                     time *= 2.0 if shape.layer.head_dim >= 256 else 1.33 if slow else 0.8
                 common = {
                     "request": shape.to_json(),
@@ -78,11 +78,11 @@ def test_what_is_held_out_hangs_on_model_and_context_alone():
 
 def test_bands_find_the_crossings_and_lose_nothing_without_noise():
     timed = read_timings([made_up()])
-    bands = fit(timed, depth=3)
+    bands = fit(timed)
     rule = by_bands(bands, two_line)
     wide = [s for s in timed if not s.held_out and s.head_dim == 128]  # enough shapes on each side of the crossing
-    assert losses(rule, wide)[0][0] < 1.001
-    assert geometric(v for v, _, _ in losses(rule, [s for s in timed if s.held_out])) < 1.05
+    assert geometric(v for v, _, _ in losses(rule, wide)) < 1.002
+    assert geometric(v for v, _, _ in losses(rule, [s for s in timed if s.held_out])) < 1.005
     assert all(b.order[0][1] == 1.0 for b in bands)
     assert geometric(v for v, _, _ in losses(BASELINES["XQA whenever it can"], timed)) > 1.2
 
@@ -98,7 +98,7 @@ def test_noise_flatters_neither_the_pick_nor_the_best():
     timed = read_timings([made_up(noise=0.05)])
     for shape, true in zip(timed, read_timings([made_up()]), strict=True):
         assert shape.loss(A) == pytest.approx(true.loss(A), rel=0.12)
-    assert len(fit(timed)) < 20
+    assert len(fit(timed)) < 60, "noise makes no crossings to speak of"
 
 
 def test_static_keeps_one_kernel_for_a_group():

@@ -63,4 +63,5 @@ def _box(plain: dict[str, Any]) -> Box:
         if name in plain:
             lo, _, hi = plain[name].partition("..")
             sets[name] = IntSet((Span(int(lo or 0), int(hi) - 1 if hi else None),))
+    sets.setdefault("window", IntSet.of([0]))  # a band without one is for other layers than any that names one
     return Box(sets)
