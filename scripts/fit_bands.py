@@ -143,7 +143,8 @@ def main() -> int:
         if len(versions) < len(found):
             print("fit_bands: the captures timed different versions of a package; fit them apart", file=sys.stderr)
             return 2
-        names = [p.name for p, c in zip(args.captures, captures, strict=True) if c["timings"]]
+        fitted = [any(not s.held_out for s in read_timings([c])) for c in captures]
+        names = [path.name for path, used in zip(args.captures, fitted, strict=True) if used]
         print("preference:")
         print("\n".join(text for band in bands for text in band_yaml(band, versions, names)))
     if not args.yaml_only:

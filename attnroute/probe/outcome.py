@@ -41,8 +41,13 @@ def words(error: BaseException) -> str:
         if frames
         else ""
     )
-    text = build_line(str(error)) or " ".join(str(error).split())
+    text = build_line(str(error)) or " ".join(plain(str(error)).split())
     return f"{type(error).__name__}: {text[:LONGEST]}{where}"
+
+
+def plain(text: str) -> str:
+    """Without a terminal's colours, and with a package's files named from its own folder."""
+    return re.sub(r"/\S*/(flashinfer|vllm|flash_attn)/", r"\1/", re.sub("\x1b" + r"\[[0-9;]*m", "", text))
 
 
 def build_line(text: str) -> str:
@@ -50,7 +55,7 @@ def build_line(text: str) -> str:
     found = re.search(r"^.*?\b(?:fatal )?error\b ?:? .*$", text, re.MULTILINE)
     if not found or "\n" not in text.strip():
         return ""
-    return re.sub(r"/\S*/(flashinfer|vllm|flash_attn)/", r"\1/", " ".join(found.group(0).split()))
+    return plain(" ".join(found.group(0).split()))
 
 
 def signal_words(signal: int) -> str:

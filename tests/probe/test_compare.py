@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from attnroute.probe.asks import SOFTCAP
 from attnroute.probe.capture import CaptureError, Journal, capture_name, read_capture, write_capture
 from attnroute.probe.cases import cases_for
 from attnroute.probe.compare import compare, contradictions
@@ -30,7 +31,7 @@ def test_the_tables_are_asked_as_a_person_would(cases):
     beyond = find(cases, head_dim=112).predicted
     assert (beyond["status"], beyond["code"]) == ("rejected", "head-dim")
     assert find(cases, page_size=64).predicted["code"] == "page-size"
-    assert find(cases, softcap=30.0).predicted["code"] == "softcap"
+    assert find(cases, softcap=SOFTCAP).predicted["code"] == "softcap"
     hole = next(c for c in cases if c.ask.ratio == 5 and c.ask.kv_dtype == "bf16" and c.ask.dtype == "bf16").predicted
     assert (hole["status"], hole["outcome"]) == ("known-wrong", "wrong-numbers")
     assert find(cases, page_size=8).predicted["outcome"] == "faults"
