@@ -24,7 +24,7 @@ from attnroute.registry.positions import Map, Seq, parse
 from attnroute.registry.registry import load_registry
 
 FOLDER = Path(__file__).resolve().parents[1] / "capabilities"
-CITED = re.compile(r" *- \{capture: ")
+CITED = re.compile(r" *- \{capture: [^,}]+, cases: ")
 WIDTH = 150
 Citations = dict[str, dict[str, list[int]]]
 

@@ -65,9 +65,10 @@ def predict(
     if status == "known-wrong" and why is not None:
         outcome = why.message.partition(":")[0]
     named = why.rows[0] if why and why.rows else None  # the hole or trap that was hit, or rows that do not fit
-    box = named if any(b.id == named for b in registry.table(arch).boxes) else None
+    box = next((b for b in registry.table(arch).boxes if b.id == named), None)
     code = why.code if why else None
-    return {"status": status, "code": code, "outcome": outcome, "row": answer.row, "box": box}, answer.calls
+    found = {"status": status, "code": code, "outcome": outcome, "row": answer.row, "box": box.id if box else None}
+    return found | ({"sometimes": True} if box and box.sometimes else {}), answer.calls
 
 
 def predicted_cases(registry: Registry, arch: str, packages: Mapping[str, str], cases: Iterable[Case]) -> list[Case]:
@@ -79,7 +80,8 @@ def verdict(predicted: Mapping[str, Any], outcome: str) -> str:
     """What the hardware's answer means for the tables.
 
     `surprise`: outside what the tables claim, it works, or it fails without the package refusing; or a known failure
-    shows differently (a read past the end need not crash). `news`: the tables say nothing. `silent`: no answer came.
+    shows differently (a read past the end need not crash, and some failures show only sometimes). `news`: the tables
+    say nothing. `silent`: no answer came.
     """
     status = predicted.get("status")
     if outcome in SILENT or status == "not-considered":
@@ -89,7 +91,8 @@ def verdict(predicted: Mapping[str, Any], outcome: str) -> str:
     if status == "known-wrong":
         if outcome == predicted.get("outcome"):
             return "agrees"
-        return "contradicts" if outcome == "ok" and predicted.get("outcome") != "faults" else "surprise"
+        shows = predicted.get("outcome") != "faults" and not predicted.get("sometimes")
+        return "contradicts" if outcome == "ok" and shows else "surprise"
     if status == "rejected":
         return "agrees" if outcome in ("raises", "build-fails") else "surprise"
     return "news"

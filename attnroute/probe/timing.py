@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attnroute.launch.dtypes import torch_dtype
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Tensor = Any
 RUNS = 21
+NOT_FINITE = "NaN or infinity in the output"
 FLUSH_BYTES = 256 << 20
 ROTATE = 3
 ROTATE_BYTES = 2 << 30  # caches larger than this are rotated between two sets only
@@ -113,8 +115,7 @@ def time_shape(
         try:
             times, out = _time(entry, make(entry, limits), sets, flush, runs)
             first = out if first is None else first
-            off = float((out.float() - first.float()).norm() / first.float().norm())
-            record |= summary(times) | {"off": float(f"{off:.3g}")}
+            record |= summary(times) | compared(out, first)
         except Exception as error:
             record |= {"failed": classify(error), "message": words(error)}
             if record["failed"] == "faults":
@@ -123,6 +124,14 @@ def time_shape(
         records.append(record)
     torch.cuda.empty_cache()
     return records
+
+
+def compared(out: Tensor, first: Tensor) -> dict[str, Any]:
+    """`off`, the relative difference of an output from the first kernel's; one that is no number is a wrong answer."""
+    off = float((out.float() - first.float()).norm() / first.float().norm())
+    if isfinite(off):
+        return {"off": float(f"{off:.3g}")}
+    return {"off": None, "failed": "wrong-numbers", "message": NOT_FINITE}
 
 
 class TimingFaultError(RuntimeError):

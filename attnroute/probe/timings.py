@@ -73,8 +73,8 @@ def read_timings(captures: Iterable[Mapping[str, Any]]) -> list[Timed]:
     found: dict[str, tuple[dict[str, Any], tuple[dict[Kernel, float], dict[Kernel, float]]]] = {}
     for capture in captures:
         for t in capture["timings"]:
-            if t.get("median_us") is None or t.get("off", 0.0) > WRONG:
-                continue
+            if t.get("median_us") is None or t.get("failed") or not t.get("off", 0.0) <= WRONG:
+                continue  # not timed, or a wrong answer
             _, times = found.setdefault(shape_key(t), (t, ({}, {})))
             times[int(t["pass"]) - 1][t["kernel"], t["provider"]] = float(t["median_us"])
     shapes = [_timed(entry, times) for entry, times in found.values()]

@@ -32,7 +32,9 @@ def _row(arch: str, data: Mapping[str, Any]) -> Row:
 def _box(
     name: str, kernel: str, provider: str, row: int | None, versions: VersionRange, data: Mapping[str, Any]
 ) -> Box:
-    return Box(name, kernel, provider, row, versions, data["where"], data["outcome"], data.get("code"), data["why"])
+    sometimes = bool(data.get("sometimes"))
+    where, outcome, code = data["where"], data["outcome"], data.get("code")
+    return Box(name, kernel, provider, row, versions, where, outcome, code, data["why"], sometimes)
 
 
 def _omitted(index: DimIndex, default: object, bit: int) -> None:

@@ -109,6 +109,7 @@ def exclusion(row_name: str, number: int, plain: dict[str, Any]) -> dict[str, An
         "id": f"{row_name}#{number}",
         "where": constrained,
         "outcome": plain["outcome"],
+        **({"sometimes": True} if plain.get("sometimes") else {}),
         "code": _code(plain, constrained),
         "versions": None if versions is None else str(VersionRange.parse(versions)),
         "why": plain["why"],
@@ -127,6 +128,7 @@ def trap(item: Trap) -> dict[str, Any]:
         "versions": versions,
         "where": constrained,
         "outcome": plain["outcome"],
+        **({"sometimes": True} if plain.get("sometimes") else {}),
         "code": _code(plain, constrained),
         "why": plain["why"],
     }

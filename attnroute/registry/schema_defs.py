@@ -184,11 +184,18 @@ def evidence(about: str, template: bool = False) -> Schema:
     return {"description": about, "type": "array", "items": item | {"minProperties": 1}}
 
 
+SOMETIMES: Schema = {
+    "description": "It hangs on what no dimension tells (batch, chance), so that a right answer proves nothing.",
+    "type": "boolean",
+}
+
+
 def exclusion() -> Schema:
     """A hole inside a row."""
     properties = {
         "where": mapping("The hole: dimensions left out are not constrained.", dimensions(True), minProperties=1),
         "outcome": {"description": "What the package does with such a call.", "enum": list(OUTCOMES)},
+        "sometimes": SOMETIMES,
         "code": text(
             "With outcome raises: the reason code. Default: that of the only constrained dimension.", NAME, CODE
         ),
@@ -241,6 +248,7 @@ def trap() -> Schema:
         "package": package("The distribution and its affected versions."),
         "where": mapping("The box: dimensions left out are not constrained.", dimensions(True), minProperties=1),
         "outcome": {"description": "What the package does with such a call.", "enum": list(OUTCOMES)},
+        "sometimes": SOMETIMES,
         "code": text(
             "With outcome raises: the reason code. Default: that of the only constrained dimension.", NAME, CODE
         ),

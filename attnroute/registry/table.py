@@ -68,6 +68,7 @@ class Box:
     outcome: str
     code: str | None
     why: str
+    sometimes: bool = False  # a right answer to a request inside proves nothing
 
 
 @dataclass(frozen=True, slots=True)

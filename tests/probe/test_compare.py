@@ -8,11 +8,14 @@ pytest.importorskip("torch")
 
 from attnroute.probe.asks import SOFTCAP
 from attnroute.probe.capture import CaptureError, Journal, capture_name, read_capture, write_capture
+from attnroute.probe.case import Ask, Case
 from attnroute.probe.cases import cases_for
 from attnroute.probe.compare import compare, contradictions
-from attnroute.probe.predict import predicted_cases, verdict
+from attnroute.probe.predict import predict, predicted_cases, verdict
 from attnroute.probe.report import listing, outcome_table, summary
 from attnroute.probe.session import record
+from attnroute.probe.timing import compared
+from attnroute.registry.registry import load_registry
 
 from .fakes import PACKAGES, Registry, table
 
@@ -117,3 +120,27 @@ def test_the_journal_keeps_the_last_word(tmp_path):
     journal.append({"id": "a", "n": 2})
     assert journal.read() == {"a": {"id": "a", "n": 2}}
     assert json.loads(journal.path.read_text().splitlines()[0]) == {"id": "a", "n": 1}
+
+
+def test_a_failure_that_shows_only_sometimes_is_not_refuted_by_a_right_answer():
+    known = {"status": "known-wrong", "outcome": "wrong-numbers"}
+    assert verdict(known, "ok") == "contradicts"
+    assert verdict({**known, "sometimes": True}, "ok") == "surprise"
+    assert verdict({**known, "sometimes": True}, "wrong-numbers") == "agrees"
+
+
+def test_the_table_says_which_failures_show_only_sometimes():
+    ask = Ask("decode", 1, "bf16", "bf16", "fp8_e4m3", 256, 256, 64, 8, 2, (4000,), window=1024)
+    case = Case("fa4", "vllm", ask, (), ())
+    predicted, _ = predict(load_registry(), "sm90", {"vllm": "0.33.0"}, case)
+    assert (predicted["status"], predicted["outcome"], predicted["sometimes"]) == ("known-wrong", "wrong-numbers", True)
+
+
+def test_an_output_that_is_no_number_is_a_wrong_answer_and_no_timing():
+    import torch
+
+    first = torch.ones(2, 3)
+    assert compared(first * 1.5, first) == {"off": 0.5}
+    for value in (float("nan"), float("inf")):
+        found = compared(torch.full((2, 3), value), first)
+        assert (found["off"], found["failed"]) == (None, "wrong-numbers")

@@ -82,7 +82,7 @@ def test_bands_find_the_crossings_and_lose_nothing_without_noise():
     rule = by_bands(bands, two_line)
     wide = [s for s in timed if not s.held_out and s.head_dim == 128]  # enough shapes on each side of the crossing
     assert geometric(v for v, _, _ in losses(rule, wide)) < 1.01
-    assert geometric(v for v, _, _ in losses(rule, [s for s in timed if s.held_out])) < 1.005
+    assert geometric(v for v, _, _ in losses(rule, [s for s in timed if s.held_out])) < 1.01
     assert all(b.order[0][1] == 1.0 for b in bands)
     assert geometric(v for v, _, _ in losses(BASELINES["XQA whenever it can"], timed)) > 1.2
 
@@ -112,6 +112,8 @@ def test_wrong_failed_and_single_timings_are_left_out():
     capture = made_up()
     wrong = [{**t, "off": 0.9} if t["kernel"] == "xqa" else t for t in capture["timings"]]
     assert read_timings([{**capture, "timings": wrong}]) == []
+    unclean = [{**t, "off": None, "failed": "wrong-numbers"} if t["kernel"] == "xqa" else t for t in capture["timings"]]
+    assert read_timings([{**capture, "timings": unclean}]) == []
     failed = [{k: v for k, v in t.items() if k != "median_us"} for t in capture["timings"]]
     assert read_timings([{**capture, "timings": failed}]) == []
 
