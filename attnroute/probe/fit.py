@@ -12,7 +12,7 @@ from attnroute.probe.timings import Kernel, Timed, geometric
 
 AXES = ("ratio", "streams", "context", "page")
 UNSERVED = 9.0  # cost of a band without a kernel for one of its shapes
-# What these are set by: leaving each model and each context of the fitted shapes out in turn (see docs/preference.md).
+# Set by leaving fifths of the models and of the contexts of the fitted shapes out in turn: see docs/preference.md.
 PRICE = 0.05  # a band more has to save so much cost, summed over its shapes
 LEAST = 3  # shapes in a band, and on each side of a cut
 DEPTH = 6  # cuts one within the other
@@ -123,8 +123,8 @@ def _split(shapes: list[Timed], depth: int) -> tuple[float, Leaves]:
     return (total, leaves) if total < alone else (alone, [({}, shapes)])
 
 
-def fit(shapes: Iterable[Timed], depth: int | None = None) -> list[Band]:
-    """Bands over the shapes that are not held out, with up to `depth` cuts one within the other.
+def fit(shapes: Iterable[Timed]) -> list[Band]:
+    """Bands over the shapes that are not held out, with up to DEPTH cuts one within the other.
 
     Where fewer than LEAST shapes of a cache dtype and head dim were timed there is no band: the default order stays.
     """
@@ -138,7 +138,7 @@ def fit(shapes: Iterable[Timed], depth: int | None = None) -> list[Band]:
             continue
         windows = [s.window for s in members]
         window = (min(windows) // 2, max(windows) * 2) if windowed else None
-        for ranges, inside in _split(members, DEPTH if depth is None else depth)[1]:
+        for ranges, inside in _split(members, DEPTH)[1]:
             order = order_of(inside)
             spans = tuple((axis, *ranges[axis]) for axis in AXES if axis in ranges)
             bands.append(Band(kv_dtype, head_dim, window, spans, order, len(inside), _losses(inside)[1]))
