@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
     parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
     parser.add_argument(
-        "--sets", action="append", default=[], choices=("grid", "sweep", "later"),
+        "--sets", action="append", default=[], choices=("grid", "sweep", "between", "later"),
         help="time this set of shapes only (grid.py says what they are); repeatable"
     )  # fmt: skip
     parser.add_argument("--shapes", type=int, metavar="N", help="time only the first N shapes of the grid")

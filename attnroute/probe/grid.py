@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnroute.probe.case import Ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,9 @@ SWEEP = (
 #: Requests times KV heads: what a kernel can spread over a GPU before it splits the context.
 SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 SWEEP_CONTEXTS = (128, 256, 512, 896, 1280, 2048, 4096, 5120, 7168, 8192, 16384, 32768, 65536)
+#: Between those: where a last wave of blocks is nearly full or nearly empty, and long contexts. Not timed yet.
+BETWEEN_STREAMS = (3, 6, 12, 24, 48, 96, 192, 384, 768, 1536)
+BETWEEN_CONTEXTS = (192, 384, 768, 2432, 4608, 6656, 8704, 11264, 14336, 18944, 24576, 40960)
 SWEEP_LARGEST = 3 << 30  # bytes
 SWEEP_PART = 0.4  # of the points that fit; by hash
 
@@ -175,13 +178,18 @@ def shapes() -> list[Shape]:
 
 def sweep() -> list[Shape]:
     """Shapes for the fit alone, spread likewise: none has a held-out layer's geometry or a held-out context."""
-    return sorted(_swept(), key=lambda s: hash_of(s.id))
+    return sorted(_swept(SWEEP_STREAMS, SWEEP_CONTEXTS), key=lambda s: hash_of(s.id))
 
 
-def _swept() -> Iterator[Shape]:
+def between() -> list[Shape]:
+    """A second sweep, of streams and contexts between those of the first."""
+    return sorted(_swept(BETWEEN_STREAMS, BETWEEN_CONTEXTS), key=lambda s: hash_of(s.id))
+
+
+def _swept(numbers: Iterable[int], contexts: Iterable[int]) -> Iterator[Shape]:
     for family in SWEEP:
         for kv_dtype in ("bf16", "fp8_e4m3"):
-            for streams, context in product(SWEEP_STREAMS, SWEEP_CONTEXTS):
+            for streams, context in product(numbers, contexts):
                 point = f"{family}/{kv_dtype}/{streams}/{context}"
                 fits = [n for n in family.kv_heads if streams % n == 0 and streams // n <= 512]
                 if hash_of(point) / 2**32 >= SWEEP_PART or not fits:

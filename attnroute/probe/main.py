@@ -184,9 +184,9 @@ def _compile(session: Session, cases: Sequence[Case], args: argparse.Namespace, 
 
 
 def _timed_shapes(args: argparse.Namespace) -> list[Shape]:
-    from attnroute.probe.grid import later, shapes, sweep
+    from attnroute.probe.grid import between, later, shapes, sweep
 
-    sets = {"grid": shapes, "sweep": sweep, "later": later}
+    sets = {"grid": shapes, "sweep": sweep, "between": between, "later": later}
     return [shape for name in args.sets or sets for shape in sets[name]()][: args.shapes]
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from attnroute.probe.fit import BASELINES, by_bands, fit, losses, static, two_line
-from attnroute.probe.grid import held_out, shapes, sweep
+from attnroute.probe.grid import between, held_out, later, shapes, sweep
 from attnroute.probe.timing_run import passes_of
 from attnroute.probe.timings import geometric, read_timings
 
@@ -48,6 +48,7 @@ def made_up(noise=0.0, seed=1):
 def test_the_grid_covers_what_it_has_to():
     grid = shapes()
     assert len(grid) >= 80
+    assert not {s.id for s in sweep()} & {s.id for s in between()}
     models = {s.layer.model for s in grid}
     assert {"llama-3-8b", "qwen3-32b", "gpt-oss-120b", "llama-2-7b", "gemma-4-26b-global"} <= models
     assert {64, 128, 256, 512} == {s.layer.head_dim for s in grid}
@@ -58,9 +59,11 @@ def test_the_grid_covers_what_it_has_to():
         assert {held_out(s.to_json(), s.context) for s in grid if s.layer.head_dim == dim} == {True, False}
 
 
-def test_the_sweep_shares_no_geometry_with_what_is_held_out_and_is_timed_once():
+@pytest.mark.parametrize("sweep", [sweep, between])
+def test_a_sweep_shares_no_geometry_with_what_is_held_out_and_is_timed_once(sweep):
     swept = sweep()
     assert len({s.id for s in swept}) == len(swept) > 500
+    assert not {(s.batch, s.context) for s in swept} & {(s.batch, s.context) for s in later()}
     assert not any(held_out(s.to_json(), s.context) for s in swept)
     models = [s.layer for s in shapes() if held_out(s.to_json(), 512)]
     kept = {(one.q_heads, one.kv_heads, one.head_dim) for one in models}
