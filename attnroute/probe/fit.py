@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from math import log
+from math import fsum, log
 
 from attnroute.probe.timings import Kernel, Timed, geometric
 
 AXES = ("ratio", "streams", "context", "page")
 UNSERVED = 9.0  # cost of a band without a kernel for one of its shapes
 # Set by leaving fifths of the models and of the contexts of the fitted shapes out in turn: see docs/preference.md.
-PRICE = 0.05  # a band more has to save so much cost, summed over its shapes
+PRICE = 0.1  # a band more has to save so much cost, summed over its shapes
 LEAST = 3  # shapes in a band, and on each side of a cut
-DEPTH = 6  # cuts one within the other
+DEPTH = 7  # cuts one within the other
 STEEP = 4.0  # how much dearer than small losses large ones are, since the worst counts as well as the mean
 
 
@@ -85,8 +85,8 @@ def _cost(shapes: Sequence[Timed]) -> float:
         for kernel, (time, _) in one.items():
             sums.setdefault(kernel, []).append(time)
     least = min(LEAST, len(shapes))
-    order = [k for _, k in sorted((sum(t) / len(t), k) for k, t in sums.items() if len(t) >= least)]
-    return PRICE + sum(next((one[k][1] for k in order if k in one), UNSERVED) for one in logs)
+    order = [k for _, k in sorted((fsum(t) / len(t), k) for k, t in sums.items() if len(t) >= least)]
+    return PRICE + fsum(next((one[k][1] for k in order if k in one), UNSERVED) for one in logs)
 
 
 def _cuts(shapes: Sequence[Timed], axis: str) -> list[int]:
@@ -102,16 +102,18 @@ Leaves = list[tuple[Ranges, list[Timed]]]
 def _split(shapes: list[Timed], depth: int) -> tuple[float, Leaves]:
     """The cost and the leaves of a tree grown greedily, whose cuts stay only where all below them pays."""
     alone = _cost(shapes)
-    best: tuple[float, str, int] | None = None
+    best: tuple[float, int, str, int] | None = None
     for axis in AXES if depth and alone > PRICE * 2 else ():
         for cut in _cuts(shapes, axis):
             low = [s for s in shapes if getattr(s, axis) < cut]
             if LEAST <= len(low) <= len(shapes) - LEAST:
                 cost = _cost(low) + _cost([s for s in shapes if getattr(s, axis) >= cut])
-                best = min(best, (cost, axis, cut)) if best else (cost, axis, cut)
+                # of cuts that cost the same, to what every machine agrees on, the one nearest the middle
+                found = (round(cost, 9), -min(len(low), len(shapes) - len(low)), axis, cut)
+                best = min(best, found) if best else found
     if best is None:
         return alone, [({}, shapes)]
-    _, axis, cut = best
+    _, _, axis, cut = best
     total, leaves = 0.0, []
     for low_side in (True, False):
         cost, below_it = _split([s for s in shapes if (getattr(s, axis) < cut) == low_side], depth - 1)
@@ -120,7 +122,7 @@ def _split(shapes: list[Timed], depth: int) -> tuple[float, Leaves]:
             lo, hi = ranges.get(axis, (None, None))
             mine = (lo, cut if hi is None else hi) if low_side else (cut if lo is None else lo, hi)
             leaves.append(({**ranges, axis: mine}, members))
-    return (total, leaves) if total < alone else (alone, [({}, shapes)])
+    return (total, leaves) if round(total, 9) < round(alone, 9) else (alone, [({}, shapes)])
 
 
 def fit(shapes: Iterable[Timed]) -> list[Band]:

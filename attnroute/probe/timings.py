@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, fsum, log
 from typing import TYPE_CHECKING, Any
 
 from attnroute.probe.grid import SWEPT, held_out
@@ -113,4 +113,4 @@ def _timed(entry: Mapping[str, Any], times: tuple[Mapping[Kernel, float], Mappin
 def geometric(values: Iterable[float]) -> float:
     """Geometric mean; 1 of nothing."""
     logs = [log(v) for v in values]
-    return exp(sum(logs) / len(logs)) if logs else 1.0
+    return exp(fsum(logs) / len(logs)) if logs else 1.0
