@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import attnroute.registry.registry
+from attnroute.launch.problem import Module
 from attnroute.probe import machine, main, session
 from attnroute.probe.run_case import run_case
 
@@ -84,3 +85,24 @@ def test_a_device_that_children_cannot_use_is_no_dead_end(pretend, monkeypatch, 
     monkeypatch.setattr(main.subprocess, "run", lambda *args, **kwargs: Again)
     assert run(Eager) == 7
     assert "imports its packages anew" in capsys.readouterr().out
+
+
+def test_compiling_alone_runs_no_case(pretend, monkeypatch, capsys):
+    run, out = pretend
+    made = []
+    module = Module("m", lambda: made.append(1), lambda: False)
+    monkeypatch.setattr(session.Session, "modules", lambda self, case: (module,))
+    assert run(Wrong, "--compile-only") == 0
+    assert "compiled 1 of 1; 0 failed" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_what_does_not_compile_is_named(pretend, monkeypatch, capsys):
+    run, _ = pretend
+
+    def broken():
+        raise RuntimeError("ninja exited with 1")
+
+    monkeypatch.setattr(session.Session, "modules", lambda self, case: (Module("m", broken, lambda: False),))
+    assert run(Eager, "--compile-only") == 1
+    assert "m: build-fails" in capsys.readouterr().out
