@@ -18,20 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnroute.errors import AttnrouteError
 from attnroute.probe.capture import read_capture
-from attnroute.probe.fit import (
-    BASELINES,
-    Band,
-    Rule,
-    by_bands,
-    by_batch,
-    first_of,
-    fit,
-    hindsight,
-    left_out,
-    losses,
-    static,
-)
-from attnroute.probe.grid import LATER_MODELS
+from attnroute.probe.fit import Band, Rule, by_bands, first_of, fit, judged, left_out, losses
+from attnroute.probe.grid import LATER_MODELS, held_out
 from attnroute.probe.timings import Timed, geometric, read_timings
 from attnroute.registry.registry import default_registry
 
@@ -93,18 +81,8 @@ def report(shapes: list[Timed], bands: list[Band], arch: str, seen: frozenset[st
     if seen:
         parts.insert(1, (f"HELD OUT, {len(unseen)} NEW", unseen))
     for title, part in parts:
-        rules = {
-            "bands, per request": by_bands(bands, fallback),
-            "bands, per batch size": static(bands, part, fallback, grouping=by_batch),
-            "bands, static": static(bands, part, fallback),
-            "bands, static, workload unknown": static(bands, part, fallback, workload=False),
-            "hindsight, per batch size": hindsight(part, by_batch),
-            "hindsight, static": hindsight(part),
-            "hindsight, static, least worst": hindsight(part, worst=True),
-            **BASELINES,
-        }
         out.append(f"{title:<42}   MEAN     WORST")
-        out += [line(name, losses(rule, part)) for name, rule in rules.items()]
+        out += [line(name, losses(rule, part)) for name, rule in judged(bands, part, fallback).items()]
         if title == "FITTED" and part:
             out.append(line("bands, each model and context left out", left_out(part, fallback)))
         out.append("")
@@ -143,7 +121,7 @@ def main() -> int:
         if len(versions) < len(found):
             print("fit_bands: the captures timed different versions of a package; fit them apart", file=sys.stderr)
             return 2
-        fitted = [any(not s.held_out for s in read_timings([c])) for c in captures]
+        fitted = [any(not held_out(t["request"], t["context"]) for t in c["timings"]) for c in captures]
         names = [path.name for path, used in zip(args.captures, fitted, strict=True) if used]
         print("preference:")
         print("\n".join(text for band in bands for text in band_yaml(band, versions, names)))

@@ -56,9 +56,9 @@ def open_bands(bands: tuple[Band, ...], request: Request) -> tuple[Band, ...]:
     asked, window, context = point(request), request.window, request.context_len
     some = window is not None or ("window", True) in request.features  # asked for without saying how long
     if some and (window is None or context is None or context > window):
-        named = tuple(b for b in bands if b.windowed and b.holds(asked))
-        if named or any(b.windowed and _spans(b, window) for b in bands):
-            return named
+        named = [b for b in bands if b.windowed and _spans(b, window)]
+        if named:
+            return tuple(b for b in named if b.holds(asked))
     read = context if window is None or context is None else min(context, window)
     plain = (*asked[:_CONTEXT], read, *asked[_CONTEXT + 1 :])
     return tuple(b for b in bands if not b.windowed and b.holds(plain, window))
@@ -94,6 +94,8 @@ def _matches(band: Mapping[str, Any], request: Request) -> bool:
 
 def measured_bands(table: ArchTable, request: Request) -> tuple[Band, ...]:
     """The bands of a request with all of BAND_AXES left free, remembered."""
+    if not table.preference:
+        return ()
     key = ("bands", request.phase, request.kind, request.head_dim, request.dtype, request.kv_dtype, request.q_len)
     found: tuple[Band, ...] | None = table.memo.get(key)
     if found is None:
@@ -109,17 +111,14 @@ def _band(band: Mapping[str, Any]) -> Band:
 
 
 def relative_times(
-    table: ArchTable, request: Request, versions: Mapping[tuple[str, str], str]
+    bands: tuple[Band, ...], request: Request, versions: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], float]:
-    """Relative time (1.0 = best of the band) of each (kernel, provider) that the matching bands measured.
+    """Relative time (1.0 = best of the band) of each (kernel, provider) that the matching ones of `bands` measured.
 
     What is left free (batch, context, page) matches several bands: the answer is then the geometric mean over them,
     each weighed by the shapes it rests on, and a kernel missing from one of them in the installed version is not ranked
     by measurement. The best of a band need not be installed: the others keep their times and thereby their order.
     """
-    bands = measured_bands(table, request)
-    if not bands:
-        return {}
     bands = open_bands(bands, request)
     logs: dict[tuple[str, str], list[float]] = {}
     for band in bands:

@@ -154,11 +154,12 @@ def measured_times(
     table: ArchTable, request: Request, packages: Packages, verdicts: list[Verdict]
 ) -> dict[tuple[str, str], float]:
     """Relative times of the accepted candidates that a band measured, by (kernel, provider)."""
-    if not table.preference or not measured_bands(table, request):
+    bands = measured_bands(table, request)
+    if not bands:
         return {}
     accepted = [c for c, v in zip(table.candidates, verdicts, strict=True) if v.accepted]
     versions = {(c.kernel, c.provider): packages.get(c.provider) or "" for c in accepted}
-    return relative_times(table, request, versions)
+    return relative_times(bands, request, versions)
 
 
 def _decision(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log
 from typing import Any, ClassVar
 
@@ -55,9 +56,7 @@ class DecodeWrapper(Launcher):
 
     def _plan(self, batch: Batch) -> None:
         p = self.problem
-        wrapper = self._wrappers.get(batch.size)
-        if wrapper is None:
-            wrapper = self._wrappers[batch.size] = self._make(batch.size)
+        wrapper = kept(self._wrappers, batch.size, self._make)
         index = page_index(batch, p.page_size)
         more: dict[str, Any] = {"q_len_per_req": p.q_len} if p.q_len > 1 else {}
         wrapper.plan(
@@ -85,6 +84,14 @@ class DecodeWrapper(Launcher):
 def backend_for(problem: Problem) -> str:
     """The FA2 template for 16-bit queries; for fp8 queries, which it does not take, the wrapper's own choice."""
     return "auto" if is_fp8(problem.q_dtype) else "fa2"
+
+
+def kept(wrappers: dict[int, Any], size: int, make: Callable[[int], Any]) -> Any:
+    """The wrapper of a batch size, made once: a captured graph replays from its buffers after later plans."""
+    found = wrappers.get(size)
+    if found is None:
+        found = wrappers[size] = make(size)
+    return found
 
 
 def run_wrapper(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from attnroute.launch.base import Launcher, as_layout, window_left
 from attnroute.launch.dtypes import torch_dtype
 from attnroute.launch.flashinfer_pages import page_index, q_indptr
-from attnroute.launch.native_decode import FLOAT_WORKSPACE, INT_WORKSPACE, natural, run_wrapper
+from attnroute.launch.native_decode import FLOAT_WORKSPACE, INT_WORKSPACE, kept, natural, run_wrapper
 from attnroute.launch.packages import jit_module, load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
@@ -115,9 +115,7 @@ class SinkPrefill:
 
     def plan(self, batch: Batch) -> None:
         """Plans one step; each batch size has a wrapper of its own."""
-        wrapper = self._wrappers.get(batch.size)
-        if wrapper is None:
-            wrapper = self._wrappers[batch.size] = self._make(batch.size)
+        wrapper = kept(self._wrappers, batch.size, self._make)
         _plan_wrapper(wrapper, self.owner, batch)
         self._wrapper = wrapper
 
@@ -156,17 +154,16 @@ class PrefillWrapper(Launcher):
         """128 MiB for partial results and, for each batch size, 8 MiB of plan (as much is pinned on the host)."""
         return FLOAT_WORKSPACE + INT_WORKSPACE
 
+    def _make(self, batch: int) -> Any:
+        make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
+        workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
+        return make(workspace, self.problem.layout, backend=self.backend, **_graph_buffers(self, batch))
+
     def _plan(self, batch: Batch) -> None:
         if self._sinks is not None:
             self._sinks.plan(batch)
             return
-        self._wrapper = self._wrappers.get(batch.size)
-        if self._wrapper is None:
-            make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
-            workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
-            buffers = _graph_buffers(self, batch.size)
-            self._wrapper = make(workspace, self.problem.layout, backend=self.backend, **buffers)
-            self._wrappers[batch.size] = self._wrapper  # a captured graph replays from its buffers after later plans
+        self._wrapper = kept(self._wrappers, batch.size, self._make)
         _plan_wrapper(self._wrapper, self, batch)
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnroute.dispatch.judge import judge
 from attnroute.dispatch.masks import Evaluation, calls_of, evaluate
-from attnroute.dispatch.preference import relative_times
+from attnroute.dispatch.preference import measured_bands, relative_times
 from attnroute.dispatch.route import rank
 from attnroute.registry.sets import IntSet
 from attnroute.registry.table import bits
@@ -102,13 +102,14 @@ def _times(
     table: ArchTable, packages: Packages, request: Request, workload: Workload, candidates: list[Any]
 ) -> dict[tuple[str, str], float]:
     """Mean relative time over the points of the workload, of the kernels measured at all of them."""
-    if not table.preference:
+    bands = measured_bands(table, request)  # a workload's points differ in what bands leave free
+    if not bands:
         return {}
     versions = {(c.kernel, c.provider): packages.get(c.provider) or "" for c in candidates}
     sums: dict[tuple[str, str], list[float]] = {}
     for batch, context in workload.points:
         point = replace(request, batch_size=batch, context_len=context)
-        for key, time in relative_times(table, point, versions).items():
+        for key, time in relative_times(bands, point, versions).items():
             sums.setdefault(key, []).append(time)
     return {key: sum(t) / len(t) for key, t in sums.items() if len(t) == len(workload.points) and key in versions}
 

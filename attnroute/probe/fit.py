@@ -63,11 +63,10 @@ def pick(order: Sequence[tuple[Kernel, float]], shape: Timed) -> Kernel | None:
     return next((k for k, _ in order if k in shape.kernels), None)
 
 
-def _losses(shapes: Sequence[Timed]) -> tuple[float, float]:
-    """(geometric mean, worst) of what choosing by one order loses on the shapes."""
-    order = order_of(shapes)
-    found = [s.loss(k) for s in shapes if (k := pick(order, s)) is not None]
-    return (geometric(found), max(found)) if len(found) == len(shapes) else (9.0, 9.0)
+def _worst(order: Sequence[tuple[Kernel, float]], shapes: Sequence[Timed]) -> float:
+    """The largest loss of choosing by one order."""
+    picks = [(s, pick(order, s)) for s in shapes]
+    return max(UNSERVED if k is None else s.loss(k) for s, k in picks)
 
 
 @cache
@@ -143,7 +142,7 @@ def fit(shapes: Iterable[Timed]) -> list[Band]:
         for ranges, inside in _split(members, DEPTH)[1]:
             order = order_of(inside)
             spans = tuple((axis, *ranges[axis]) for axis in AXES if axis in ranges)
-            bands.append(Band(kv_dtype, head_dim, window, spans, order, len(inside), _losses(inside)[1]))
+            bands.append(Band(kv_dtype, head_dim, window, spans, order, len(inside), _worst(order, inside)))
     return merged(bands)
 
 
@@ -162,11 +161,16 @@ def merged(bands: list[Band]) -> list[Band]:
 Rule = Callable[[Timed], Kernel | None]
 
 
+def band_of(bands: Sequence[Band], shape: Timed) -> Band | None:
+    """The band that a shape lies in; there is at most one."""
+    return next((b for b in bands if b.holds(shape)), None)
+
+
 def by_bands(bands: Sequence[Band], fallback: Rule) -> Rule:
     """Per request: the first kernel of the shape's band."""
 
     def rule(shape: Timed) -> Kernel | None:
-        band = next((b for b in bands if b.holds(shape)), None)
+        band = band_of(bands, shape)
         return (pick(band.order, shape) if band else None) or fallback(shape)
 
     return rule
@@ -215,7 +219,7 @@ def _grouped(shapes: Iterable[Timed], grouping: Grouping) -> dict[tuple[object, 
 
 
 def _known(bands: Sequence[Band], shapes: Sequence[Timed]) -> list[Mapping[Kernel, float]]:
-    held = [next((b for b in bands if b.holds(s)), None) for s in shapes]
+    held = [band_of(bands, s) for s in shapes]
     return [dict(b.order) if b else {} for b in held]
 
 
@@ -278,6 +282,20 @@ BASELINES: Mapping[str, Rule] = {
     "FA4 (flash-attn-4) whenever it can": first_of("fa4@flash-attn-4"),
     "vLLM's default: FA3, above head 256 FA4": vllm_default,
 }
+
+
+def judged(bands: Sequence[Band], shapes: Sequence[Timed], fallback: Rule) -> dict[str, Rule]:
+    """Every rule that a report holds against the others on these shapes, by its title."""
+    return {
+        "bands, per request": by_bands(bands, fallback),
+        "bands, per batch size": static(bands, shapes, fallback, grouping=by_batch),
+        "bands, static": static(bands, shapes, fallback),
+        "bands, static, workload unknown": static(bands, shapes, fallback, workload=False),
+        "hindsight, per batch size": hindsight(shapes, by_batch),
+        "hindsight, static": hindsight(shapes),
+        "hindsight, static, least worst": hindsight(shapes, worst=True),
+        **BASELINES,
+    }
 
 
 def losses(rule: Rule, shapes: Iterable[Timed]) -> list[tuple[float, Timed, Kernel]]:

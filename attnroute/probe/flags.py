@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnroute.probe.grid import SETS
+
 if TYPE_CHECKING:
     import argparse
 
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", action="store_true", help="time the grid of shapes after the cases")
     parser.add_argument("--time-only", action="store_true", help="time the grid of shapes alone")
     parser.add_argument(
-        "--sets", action="append", default=[], choices=("grid", "sweep", "between", "later"),
+        "--sets", action="append", default=[], choices=tuple(SETS),
         help="time this set of shapes only (grid.py says what they are); repeatable"
     )  # fmt: skip
     parser.add_argument("--shapes", type=int, metavar="N", help="time only the first N shapes of the grid")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnroute.probe.case import Ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Shape:
     @property
     def swept(self) -> bool:
         """Whether it is of the sweep: no model's layer, and only there to be fitted."""
-        return self.layer.model.startswith(SWEPT)
+        return is_swept(self.layer.model)
 
     def ask(self, sinks: str | None = None, q_dtype: str = "bf16") -> Ask:
         """The request; `sinks` is the dtype in which the kernel wants them, if the layer has sinks."""
@@ -168,22 +168,35 @@ def later() -> list[Shape]:
         for batch, context in LATER_STEPS
         for kv_dtype in ("bf16", "fp8_e4m3")
     ]
-    return sorted((s for s in found if s.cache_bytes() <= LARGEST), key=lambda s: hash_of(s.id))
+    return _spread(s for s in found if s.cache_bytes() <= LARGEST)
 
 
 def shapes() -> list[Shape]:
     """The grid of real models, in an order that spreads any prefix over models and sizes."""
-    return sorted(_shapes(), key=lambda s: hash_of(s.id))
+    return _spread(_shapes())
 
 
 def sweep() -> list[Shape]:
     """Shapes for the fit alone, spread likewise: none has a held-out layer's geometry or a held-out context."""
-    return sorted(_swept(SWEEP_STREAMS, SWEEP_CONTEXTS), key=lambda s: hash_of(s.id))
+    return _spread(_swept(SWEEP_STREAMS, SWEEP_CONTEXTS))
 
 
 def between() -> list[Shape]:
     """A second sweep, of streams and contexts between those of the first."""
-    return sorted(_swept(BETWEEN_STREAMS, BETWEEN_CONTEXTS), key=lambda s: hash_of(s.id))
+    return _spread(_swept(BETWEEN_STREAMS, BETWEEN_CONTEXTS))
+
+
+#: By the names that a person calls them.
+SETS: Mapping[str, Callable[[], list[Shape]]] = {
+    "grid": shapes,
+    "sweep": sweep,
+    "between": between,
+    "later": later,
+}
+
+
+def _spread(found: Iterable[Shape]) -> list[Shape]:
+    return sorted(found, key=lambda s: hash_of(s.id))
 
 
 def _swept(numbers: Iterable[int], contexts: Iterable[int]) -> Iterator[Shape]:
@@ -219,6 +232,11 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{SALT}:{text}".encode()).digest()[:4], "big")
 
 
+def is_swept(model: str) -> bool:
+    """Whether a layer is of a sweep and belongs to no model."""
+    return model.startswith(SWEPT)
+
+
 def held_out(request: Mapping[str, Any], context: int) -> bool:
     """Whether a timing is kept from fitting: a quarter of the models and of the context lengths, whole, by hash.
 
@@ -226,5 +244,5 @@ def held_out(request: Mapping[str, Any], context: int) -> bool:
     """
     if request["model"] in LATER_MODELS:
         return True
-    model = not request["model"].startswith(SWEPT) and hash_of(f"model:{request['model']}") % 4 == 0
+    model = not is_swept(request["model"]) and hash_of(f"model:{request['model']}") % 4 == 0
     return model or hash_of(f"context:{context}") % 4 == 0

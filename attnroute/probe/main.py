@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnroute.errors import AttnrouteError, UsageError
-from attnroute.probe import machine, report
+from attnroute.probe import beside, machine, report
 from attnroute.probe.capture import SCHEMA, Journal, read_capture, write_capture
 from attnroute.probe.case import SILENT
 from attnroute.probe.cases import rank, uncovered
 from attnroute.probe.flags import add_arguments
 from attnroute.probe.preload import ask_in_child, preload, stand_in
-from attnroute.probe.schedule import child_problem, cpu_count, journal_path, run_tasks, timings_path
-from attnroute.probe.session import HIDDEN, PRELOAD, Session, module_tasks, run_cases, scratch_env
+from attnroute.probe.schedule import child_problem, cpu_count, journal_path
+from attnroute.probe.session import HIDDEN, PRELOAD, Session, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from attnroute.probe.case import Case
-    from attnroute.probe.grid import Shape
-    from attnroute.probe.schedule import Result, Task
 
 FRESH = "ATTNROUTE_PROBE_FRESH"  # set for a run whose cases import the packages themselves
 QUICK_RANK = 1  # of --quick: what is claimed, and its edges
@@ -141,7 +139,7 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
     if again is not None:
         return again
     if args.compile_only:
-        return _compile(session, cases, args, here.gpus, end)
+        return beside.compile_all(session, cases, args, out, here.gpus, end)
     known = Journal(journal_path(out)).read()
     records = [known[case.id] for case in cases if case.id in known]
     if not args.time_only:
@@ -152,72 +150,13 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
                             gpus=here.gpus,
                             deadline=end, progress=progress, compile_missing=not args.no_compile)  # fmt: skip
         progress.close()
-    timings, bandwidth = _timings(session, args, out, here.gpus, end)
+    timings, bandwidth = beside.timings(session, args, out, here.gpus, end)
     write_capture(out, assemble(session, here, records, timings, bandwidth))
     if records:
         print(report.summary(records))
     missing = len(cases) - len(records)
     print(f"capture in {out}" + (f"; {missing} cases not run yet, run again to go on" if missing else ""))
     return 1 if any(r["verdict"] == "contradicts" for r in records) else 0
-
-
-def _compile(session: Session, cases: Sequence[Case], args: argparse.Namespace, gpus: int, end: float | None) -> int:
-    """Compiles what the cases and the timings need, and nothing else; exit 0, or 1 if something did not compile."""
-    from attnroute.probe import timing_run
-
-    tasks = [] if args.time_only else module_tasks(session, cases)
-    if args.time or args.time_only:
-        tasks += timing_run.prepare_tasks(session, _timed_shapes(args), gpus)
-    tasks = list({task.id: task for task in tasks}.values())
-    failed: list[str] = []
-
-    def done(task: Task, result: Result) -> None:
-        if result["outcome"] != "ok":
-            failed.append(task.id)
-            print(f"{task.id}: {result['outcome']}: {result.get('message', '')[:200]}")
-
-    left = run_tasks(tasks, _prepare_slots(gpus), done, deadline=end)
-    if (args.time or args.time_only) and not left and args.out is not None:
-        Journal(timings_path(args.out)).append({"id": timing_run.PREPARED, "timings": []})
-    print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
-    return 1 if failed else 0
-
-
-def _timed_shapes(args: argparse.Namespace) -> list[Shape]:
-    from attnroute.probe.grid import between, later, shapes, sweep
-
-    sets = {"grid": shapes, "sweep": sweep, "between": between, "later": later}
-    return [shape for name in args.sets or sets for shape in sets[name]()][: args.shapes]
-
-
-def _prepare_slots(gpus: int) -> dict[str, int]:
-    return {"build": max(1, cpu_count() // 2), "case": min(12 * gpus, cpu_count())}
-
-
-def _timings(
-    session: Session, args: argparse.Namespace, out: Path, gpus: int, end: float | None
-) -> tuple[list[dict[str, Any]], float | None]:
-    """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
-    from attnroute.probe import timing_run
-
-    journal = Journal(timings_path(out))
-    if not (args.time or args.time_only):
-        return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
-    grid = _timed_shapes(args)
-    prepared = timing_run.PREPARED in journal.read()
-    prepare = [] if prepared else timing_run.prepare_tasks(session, grid, gpus)
-    counts = [sum(t.kind == kind for t in prepare) for kind in ("build", "case")]
-    print(f"{len(grid)} shapes to time; compiling {counts[0]} modules, warming {counts[1]} kernels", flush=True)
-    run_tasks(prepare, _prepare_slots(gpus), lambda _task, _result: None, deadline=end)
-    bandwidth = timing_run.bandwidth_of(journal) or timing_run.measure_bandwidth(journal)
-    print(f"copy bandwidth {bandwidth:.0f} GB/s", flush=True)
-
-    def progress(done: int, of: int, result: Result) -> None:
-        why = "" if result["outcome"] == "ok" else f"; the last ended early: {result.get('message', '')[:200]}"
-        print(f"timed {done} of {of} chunks{why}", flush=True)
-
-    timing_run.run_timings(session, grid, journal, bandwidth_gbs=bandwidth, gpus=gpus, deadline=end, progress=progress)
-    return timing_run.timings_of(journal), bandwidth
 
 
 def assemble(

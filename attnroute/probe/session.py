@@ -108,6 +108,11 @@ def build(module: Module, jobs: int = BUILD_JOBS) -> Result:
     return {"outcome": "ok"}
 
 
+def build_slots() -> int:
+    """Modules compiled at a time."""
+    return max(1, cpu_count() // BUILD_JOBS)
+
+
 def build_named(name: str, modules: Callable[[], tuple[Module, ...]]) -> Result:
     """Compiles, in this process, that one of the modules."""
     return build(next(module for module in modules() if module.name == name))
@@ -219,7 +224,7 @@ def run_cases(
         if progress is not None:
             progress(entry, finished, sum(t.kind == "case" for t in tasks))
 
-    run_tasks(tasks, {"build": max(1, cpu_count() // BUILD_JOBS), "case": jobs}, done, deadline=deadline)
+    run_tasks(tasks, {"build": build_slots(), "case": jobs}, done, deadline=deadline)
     return [known[case.id] for case in cases if case.id in known]
 
 

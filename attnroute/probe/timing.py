@@ -85,6 +85,10 @@ class Sets:
             part.copy_(block[: part.numel()])
         return out.view(size)
 
+    def sinks_for(self, ask: Ask) -> Tensor:
+        """The sinks in the dtype that a kernel wants; None if the layer has none."""
+        return None if ask.sinks is None else self.sinks.to(torch_dtype(ask.sinks))
+
     def batch(self) -> Batch:
         """The step's requests."""
         return Batch(self.table, self.lens, (self.shape.context,) * self.shape.batch)
@@ -160,7 +164,7 @@ def _time(entry: Entry, launcher: Launcher, sets: Sets, flush: Tensor, runs: int
     ask = entry.ask
     q_dtype = torch_dtype(ask.q_dtype)
     queries = [q.to(q_dtype) for q in sets.q]
-    sinks = None if ask.sinks is None else sets.sinks.to(torch_dtype(ask.sinks))
+    sinks = sets.sinks_for(ask)
     launcher.plan(sets.batch())
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -114,8 +114,7 @@ def _run_once(session: Session, shape: Shape, entry: Entry) -> None:
     sets = Sets(shape, "cuda", 0, count=1)
     launcher = maker(session)(entry, Limits(shape.batch, shape.context))
     launcher.plan(sets.batch())
-    sinks = None if entry.ask.sinks is None else sets.sinks.to(torch_dtype(entry.ask.sinks))
-    launcher.run(sets.q[0].to(torch_dtype(entry.ask.q_dtype)), sets.kv[0], sinks=sinks)
+    launcher.run(sets.q[0].to(torch_dtype(entry.ask.q_dtype)), sets.kv[0], sinks=sets.sinks_for(entry.ask))
 
 
 def passes_of(shape: Shape) -> tuple[int, ...]:

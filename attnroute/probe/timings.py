@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import exp, fsum, log
 from typing import TYPE_CHECKING, Any
 
-from attnroute.probe.grid import SWEPT, held_out
+from attnroute.probe.grid import held_out, is_swept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,7 +90,7 @@ def shape_key(entry: Mapping[str, Any]) -> str:
 def _timed(entry: Mapping[str, Any], times: tuple[Mapping[Kernel, float], Mapping[Kernel, float]]) -> Timed:
     request = entry["request"]
     window = request.get("window")
-    if request["model"].startswith(SWEPT):
+    if is_swept(request["model"]):
         once = times[0] or times[1]
         times = (once, once)
     return Timed(

@@ -108,11 +108,8 @@ def exclusion(row_name: str, number: int, plain: dict[str, Any]) -> dict[str, An
     return {
         "id": f"{row_name}#{number}",
         "where": constrained,
-        "outcome": plain["outcome"],
-        **({"sometimes": True} if plain.get("sometimes") else {}),
-        "code": _code(plain, constrained),
+        **_failure(plain, constrained),
         "versions": None if versions is None else str(VersionRange.parse(versions)),
-        "why": plain["why"],
     }
 
 
@@ -127,10 +124,7 @@ def trap(item: Trap) -> dict[str, Any]:
         "trap": item.name,
         "versions": versions,
         "where": constrained,
-        "outcome": plain["outcome"],
-        **({"sometimes": True} if plain.get("sometimes") else {}),
-        "code": _code(plain, constrained),
-        "why": plain["why"],
+        **_failure(plain, constrained),
     }
 
 
@@ -138,6 +132,12 @@ def band(item: Map) -> dict[str, Any]:
     """A preference band; its order of kernels is called `kernels` in the compiled form."""
     found = {key: value for key, value in item.plain.items() if key not in ("order", "evidence")}
     return found | {"kernels": list(item.plain.get("order") or ())}
+
+
+def _failure(plain: dict[str, Any], constrained: dict[str, Any]) -> dict[str, Any]:
+    """What an exclusion and a trap say alike."""
+    sometimes = {"sometimes": True} if plain.get("sometimes") else {}
+    return {"outcome": plain["outcome"], **sometimes, "code": _code(plain, constrained), "why": plain["why"]}
 
 
 def _code(plain: dict[str, Any], constrained: dict[str, Any]) -> str | None:

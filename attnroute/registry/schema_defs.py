@@ -184,21 +184,22 @@ def evidence(about: str, template: bool = False) -> Schema:
     return {"description": about, "type": "array", "items": item | {"minProperties": 1}}
 
 
-SOMETIMES: Schema = {
-    "description": "It hangs on what no dimension tells (batch, chance), so that a right answer proves nothing.",
-    "type": "boolean",
-}
+def _failure() -> dict[str, Schema]:
+    """What an exclusion and a trap say alike of what happens."""
+    hangs = "It hangs on what no dimension tells (batch, chance), so that a right answer proves nothing."
+    code = "With outcome raises: the reason code. Default: that of the only constrained dimension."
+    return {
+        "outcome": {"description": "What the package does with such a call.", "enum": list(OUTCOMES)},
+        "sometimes": {"description": hangs, "type": "boolean"},
+        "code": text(code, NAME, CODE),
+    }
 
 
 def exclusion() -> Schema:
     """A hole inside a row."""
     properties = {
         "where": mapping("The hole: dimensions left out are not constrained.", dimensions(True), minProperties=1),
-        "outcome": {"description": "What the package does with such a call.", "enum": list(OUTCOMES)},
-        "sometimes": SOMETIMES,
-        "code": text(
-            "With outcome raises: the reason code. Default: that of the only constrained dimension.", NAME, CODE
-        ),
+        **_failure(),
         "versions": version_range("Affected versions of the row's provider. Default: those of the row."),
         "why": text("One plain sentence for the person who asked."),
         "evidence": evidence("What backs the exclusion.") | {"minItems": 1},
@@ -247,11 +248,7 @@ def trap() -> Schema:
         "trap": text("Name of the trap, unique for the kernel here.", ITEM_NAME, ROW_NAME),
         "package": package("The distribution and its affected versions."),
         "where": mapping("The box: dimensions left out are not constrained.", dimensions(True), minProperties=1),
-        "outcome": {"description": "What the package does with such a call.", "enum": list(OUTCOMES)},
-        "sometimes": SOMETIMES,
-        "code": text(
-            "With outcome raises: the reason code. Default: that of the only constrained dimension.", NAME, CODE
-        ),
+        **_failure(),
         "why": text("One plain sentence for the person who asked."),
         "evidence": evidence("What backs the trap.") | {"minItems": 1},
         "note": text("Free text for people who edit the table."),

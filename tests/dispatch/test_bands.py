@@ -5,7 +5,7 @@ from math import sqrt
 
 import pytest
 
-from attnroute.dispatch.preference import relative_times
+from attnroute.dispatch.preference import measured_bands, relative_times
 from attnroute.dispatch.request import Request
 from attnroute.registry.registry import default_registry
 
@@ -22,7 +22,8 @@ def band(a, b, *, shapes=1, versions="0.7.4..", **ranges):
 
 def times(bands, **asked):
     request = Request("sm90", head_dim=(128, 128), dtype="bf16", kv_dtype="bf16", **asked)
-    return relative_times(replace(TABLE, preference=tuple(bands), memo={}), request, INSTALLED)
+    table = replace(TABLE, preference=tuple(bands), memo={})
+    return relative_times(measured_bands(table, request), request, INSTALLED)
 
 
 def test_each_axis_is_half_open():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnroute.probe.fit import BASELINES, by_bands, by_batch, first_of, fit, hindsight, losses, static
+from attnroute.probe.fit import BASELINES, first_of, fit, judged, losses
 from attnroute.probe.grid import LATER_MODELS
 from attnroute.probe.timings import geometric, read_timings
 from attnroute.registry.registry import default_registry
@@ -38,16 +38,7 @@ def second(timed):
 def rules(timed, held):
     bands = fit(timed)
     fallback = first_of(*default_registry().table("sm90").default_order["decode"], otherwise=())
-    return {
-        "bands, per request": by_bands(bands, fallback),
-        "bands, per batch size": static(bands, held, fallback, grouping=by_batch),
-        "bands, static": static(bands, held, fallback),
-        "bands, static, workload unknown": static(bands, held, fallback, workload=False),
-        "hindsight, per batch size": hindsight(held, by_batch),
-        "hindsight, static": hindsight(held),
-        "hindsight, static, least worst": hindsight(held, worst=True),
-        **BASELINES,
-    }
+    return judged(bands, held, fallback)
 
 
 def test_the_captures_hold_enough_shapes_fitted_and_held_out(timed):

@@ -1,0 +1,84 @@
+"""What a run does beside its cases, as its flags say: compiling alone, and timing sets of shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnroute.probe.capture import Journal
+from attnroute.probe.grid import SETS
+from attnroute.probe.schedule import cpu_count, run_tasks, timings_path
+from attnroute.probe.session import build_slots, module_tasks
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from attnroute.probe.case import Case
+    from attnroute.probe.grid import Shape
+    from attnroute.probe.schedule import Result, Task
+    from attnroute.probe.session import Session
+
+
+def compile_all(
+    session: Session, cases: Sequence[Case], args: argparse.Namespace, out: Path, gpus: int, end: float | None
+) -> int:
+    """Compiles what the cases and the timings need, and nothing else; exit 0, or 1 if something did not compile."""
+    from attnroute.probe import timing_run
+
+    timed = args.time or args.time_only
+    tasks = [] if args.time_only else module_tasks(session, cases)
+    if timed:
+        tasks += timing_run.prepare_tasks(session, _shapes(args), gpus)
+    tasks = list({task.id: task for task in tasks}.values())
+    failed: list[str] = []
+
+    def done(task: Task, result: Result) -> None:
+        if result["outcome"] != "ok":
+            failed.append(task.id)
+            print(f"{task.id}: {result['outcome']}: {_message(result)}")
+
+    left = run_tasks(tasks, _slots(gpus), done, deadline=end)
+    if timed and not left:
+        Journal(timings_path(out)).append({"id": timing_run.PREPARED, "timings": []})
+    print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def timings(
+    session: Session, args: argparse.Namespace, out: Path, gpus: int, end: float | None
+) -> tuple[list[dict[str, Any]], float | None]:
+    """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
+    from attnroute.probe import timing_run
+
+    journal = Journal(timings_path(out))
+    if not (args.time or args.time_only):
+        return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
+    shapes = _shapes(args)
+    prepare = [] if timing_run.PREPARED in journal.read() else timing_run.prepare_tasks(session, shapes, gpus)
+    counts = [sum(t.kind == kind for t in prepare) for kind in ("build", "case")]
+    print(f"{len(shapes)} shapes to time; compiling {counts[0]} modules, warming {counts[1]} kernels", flush=True)
+    run_tasks(prepare, _slots(gpus), lambda _task, _result: None, deadline=end)
+    bandwidth = timing_run.bandwidth_of(journal) or timing_run.measure_bandwidth(journal)
+    print(f"copy bandwidth {bandwidth:.0f} GB/s", flush=True)
+
+    def progress(done: int, of: int, result: Result) -> None:
+        why = "" if result["outcome"] == "ok" else f"; the last ended early: {_message(result)}"
+        print(f"timed {done} of {of} chunks{why}", flush=True)
+
+    timing_run.run_timings(
+        session, shapes, journal, bandwidth_gbs=bandwidth, gpus=gpus, deadline=end, progress=progress
+    )
+    return timing_run.timings_of(journal), bandwidth
+
+
+def _shapes(args: argparse.Namespace) -> list[Shape]:
+    return [shape for name in args.sets or SETS for shape in SETS[name]()][: args.shapes]
+
+
+def _slots(gpus: int) -> dict[str, int]:
+    return {"build": build_slots(), "case": min(12 * gpus, cpu_count())}
+
+
+def _message(result: Result) -> str:
+    return str(result.get("message", ""))[:200]
