@@ -7,7 +7,7 @@ from typing import Any
 
 from attnroute.cli import common
 from attnroute.cli.explain_text import render
-from attnroute.dispatch.request import Request
+from attnroute.dispatch.request import Request, check_request
 from attnroute.errors import UsageError
 from attnroute.registry.dims import FEATURES, GRAPH_LEVELS, KINDS, LAYOUTS, MLA_KINDS, PHASES, STORAGES
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
         raise UsageError(f"--cannot: {unknown_name('call', unknown[0], registry.catalogue['calls'])}")
     packages = resolve_packages(registry, arch, common.parse_packages(args.package) or None)
-    decision = decide(registry, request, packages, force=args.force, prefer=tuple(args.prefer))
+    decision = decide(registry, check_request(request), packages, force=args.force, prefer=tuple(args.prefer))
     decision.warnings += tuple(dtype_notes(registry, request, packages, decision))
     if args.format == "json":
         common.print_json(decision.to_json())

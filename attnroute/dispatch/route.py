@@ -16,7 +16,7 @@ from .judge import Verdict, judge
 from .masks import Evaluation, evaluate
 from .packages import Packages, resolve_packages
 from .preference import default_rank, describe, measured_bands, relative_times
-from .request import Request, check_request, request_for
+from .request import Request, request_for
 from .why import Context
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def decide(
     prefer: Names = None,
     group: str = "",
 ) -> Decision:
-    """The decision for a request, which may leave dimensions free (then it is a projection over them)."""
+    """The decision for a checked request, which may leave dimensions free (then it is a projection over them)."""
     table = registry.table(request.arch)
-    ev = evaluate(table, check_request(request))
+    ev = evaluate(table, request)
     verdicts = [judge(ev, c, packages.get(c.provider)) for c in table.candidates]
     times = measured_times(table, request, packages, verdicts)
     ranked = rank(table, request, verdicts, times)
