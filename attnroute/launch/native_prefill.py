@@ -68,7 +68,7 @@ def prefill_modules(owner: Launcher, template: str) -> tuple[Module, ...]:
 
 
 class SinkPrefill:
-    """`BatchAttentionWithAttentionSinkWrapper`: sinks are compiled in; float32 sinks and the scale go to run()."""
+    """What `BatchAttentionWithAttentionSinkWrapper` does: sinks compiled in; float32 sinks and scale go to run()."""
 
     def __init__(self, owner: Launcher, backend: str) -> None:
         self.owner, self.backend = owner, backend
@@ -80,29 +80,46 @@ class SinkPrefill:
         import torch
 
         p = self.owner.problem
-        core = load("flashinfer.attention._core", self.owner.provider)
-        name = f"attention_sink_{p.q_dtype}_{p.kv_dtype}_{p.head_dim}_{p.window is not None}_{self.backend}"
-        arguments = getattr(core.BatchAttentionWithAttentionSinkWrapper, "_sink_jit_args", None)
-        if arguments is None:  # older releases build it in the constructor, which needs a device
-            return (Module(name, lambda: self._make(1)),)
-        backend, jit, more = arguments(
-            torch.device("cuda"),
-            self.backend,
-            torch_dtype(p.q_dtype),
-            torch_dtype(p.kv_dtype),
-            p.head_dim,
-            p.head_dim_v,
-            window_left(p),
-        )
+        own = getattr(self._wrapper_with_sinks(), "_sink_jit_args", None)
+        if own is None:
+            backend, (jit, more) = self.backend, self._own_variant()
+        else:
+            dtypes = torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype)
+            backend, jit, more = own(
+                torch.device("cuda"), self.backend, *dtypes, p.head_dim, p.head_dim_v, window_left(p)
+            )
         gen = load("flashinfer.jit.attention", self.owner.provider).gen_customize_batch_prefill_module
-        spec = gen(backend, *jit, **more)
-        return (jit_module(spec),)
+        return (jit_module(gen(backend, *jit, **more)),)
+
+    def _wrapper_with_sinks(self) -> Any:
+        return load("flashinfer.attention._core", self.owner.provider).BatchAttentionWithAttentionSinkWrapper
+
+    def _own_variant(self) -> tuple[list[Any], dict[str, Any]]:
+        """What the wrapper with sinks compiles, under a name of its own for each head dim and cache dtype.
+
+        Before 0.7.4 the wrapper names its module by the query's dtype and the window alone, so that a second head dim
+        or cache dtype in a process would run the first one's kernel.
+        """
+        import torch
+
+        p = self.owner.problem
+        name = f"{p.q_dtype}_{p.kv_dtype}_{p.head_dim}_{p.head_dim_v}_swa_{p.window is not None}_{self.backend}"
+        source = load("flashinfer.jit.attention.variants", self.owner.provider).attention_sink_decl[self.backend]
+        dtypes = [torch_dtype(p.q_dtype), torch_dtype(p.kv_dtype), torch_dtype(p.q_dtype), torch.int32]
+        tensors, scalars = (["sink"], ["float"]), (["sm_scale"], ["double"])
+        jit = ["batch_prefill_attention_sink_" + name, *dtypes, p.head_dim, p.head_dim_v, *tensors, *scalars]
+        return [*jit, "AttentionSink", source], {"use_sliding_window": p.window is not None}
 
     def _make(self, batch: int) -> Any:
         p, owner = self.owner.problem, self.owner
-        make = load("flashinfer", owner.provider).BatchAttentionWithAttentionSinkWrapper
+        workspace, buffers = owner._workspace(FLOAT_WORKSPACE, zeroed=True), _graph_buffers(owner, batch)
+        make = self._wrapper_with_sinks()
+        if not hasattr(make, "_sink_jit_args"):
+            jit, more = self._own_variant()
+            plain = load("flashinfer", owner.provider).BatchPrefillWithPagedKVCacheWrapper
+            return plain(workspace, p.layout, backend=self.backend, jit_args=jit, jit_kwargs=more, **buffers)
         return make(
-            owner._workspace(FLOAT_WORKSPACE, zeroed=True),
+            workspace,
             p.layout,
             backend=self.backend,
             q_data_type=torch_dtype(p.q_dtype),
@@ -110,7 +127,7 @@ class SinkPrefill:
             head_dim_qk=p.head_dim,
             head_dim_vo=p.head_dim_v,
             window_left=window_left(p),
-            **_graph_buffers(owner, batch),
+            **buffers,
         )
 
     def plan(self, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from attnroute.registry.sets import IntSet
 from attnroute.registry.table import Row, names
 
 KV_HEADS = 2
-PHASES = ("decode", "verify", "draft", "prefill")  # the first that a row serves is the one it is probed in
+PHASES = ("decode", "verify", "draft", "prefill")  # a row is probed in the first that it serves, and briefly in others
 MODEL_DTYPES = ("bf16", "fp16")
 KV_DTYPES = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 #: Chosen so that a kernel which drops the feature is far outside the tolerance: the logits have a deviation of one, and
@@ -40,9 +40,9 @@ def lens_for(page: int, q_len: int) -> tuple[int, ...]:
     return tuple(max(n, least) for n in (1, page, page + 3, max(1100, 2 * page + 1)))
 
 
-def base_ask(row: Row) -> Ask:
-    """A typical request inside the row."""
-    phase = next(p for p in PHASES if p in names(row.dims["phase"]))
+def base_ask(row: Row, phase: str = "") -> Ask:
+    """A typical request inside the row, of the given phase or of the first that it serves."""
+    phase = phase or next(p for p in PHASES if p in names(row.dims["phase"]))
     dtype, q_dtype, kv_dtype = pairs(row)[0]
     qk, v = preferred_heads(HeadDims.parse(row.dims["head_dim"]))
     page = preferred(IntSet.parse(row.dims["page"]), (16, 64, 128, 32))

@@ -86,6 +86,9 @@ def _add(found: dict[tuple[str, str, Ask], Case], row: Row, ask: Ask, why: str) 
 def _edge_asks(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
     """Edges, and each head dim inside, for a row whose kin was asked everything else."""
     yield base, "typical"
+    for phase in ("verify", "prefill"):
+        if phase != base.phase and phase in names(row.dims["phase"]):
+            yield base_ask(row, phase), f"phase {phase}, edge"
     for sample in head_samples(HeadDims.parse(row.dims["head_dim"])):
         if sample.reason in ("edge", "inside"):
             yield replace(base, head_dim=sample.value[0], head_dim_v=sample.value[1]), f"head_dim {sample.reason}"
@@ -117,6 +120,7 @@ def _row_asks(row: Row, base: Ask, tiles: Mapping[Any, Any]) -> Iterator[tuple[A
         yield replace(base, q_heads=sample.value[0] * base.kv_heads), f"group_ratio {sample.reason}"
     yield from _q_lens(row, base)
     yield from _features(row, base)
+    yield from _other_phases(row, base)
     for layout in ("NHD", "HND"):
         yield replace(base, layout=layout), f"layout {layout}"
     yield replace(base, kv_heads=1, q_heads=base.ratio), "one KV head"
@@ -173,6 +177,25 @@ def _q_lens(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
     if base.phase == "decode":
         asked = replace(base, q_len=4, phase="verify", lens=lens_for(base.page_size, 4))
         yield asked, f"q_len {'inside' if 4 in declared else 'outside'}"
+
+
+def _other_phases(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
+    """Prefill and verify of a row that is probed as something else: each pair of dtypes, head dims, window, LSE."""
+    for phase in ("verify", "prefill"):
+        if phase == base.phase or phase not in names(row.dims["phase"]):
+            continue
+        other = base_ask(row, phase)
+        yield other, f"phase {phase}, edge"
+        for dtype, q, kv in pairs(row):
+            yield replace(other, dtype=dtype, q_dtype=q, kv_dtype=kv), f"{phase} {q}/{kv} edge"
+        for sample in head_samples(HeadDims.parse(row.dims["head_dim"])):
+            if sample.reason == "edge":
+                qk, v = sample.value
+                yield replace(other, head_dim=qk, head_dim_v=v), f"{phase} head_dim edge"
+        if row.features.get("window") is True:
+            yield replace(other, window=WINDOW), f"{phase} window inside"
+        if row.features.get("lse") is True:
+            yield replace(other, lse=True), f"{phase} lse inside"
 
 
 def _features(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:

@@ -48,6 +48,8 @@ def _when(value: Callable[[Ask], object], wanted: object) -> Callable[[Ask], boo
 
 
 def _asks_for(feature: str) -> Callable[[Ask], bool]:
+    if feature == "varlen":
+        return lambda ask: len(set(ask.q_lens())) > 1
     return lambda ask: feature in ask.features()
 
 

@@ -7,10 +7,11 @@ pytest.importorskip("torch")
 from attnroute.probe.case import Ask, Case
 from attnroute.probe.cases import cases_for, rank, uncovered
 from attnroute.probe.sampling import ANY_PAGES, head_samples, int_samples
+from attnroute.registry.build import build_table
 from attnroute.registry.headdims import HeadDims
 from attnroute.registry.sets import IntSet
 
-from .fakes import PACKAGES, table
+from .fakes import CATALOGUE, PACKAGES, ROW, TABLE, table
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,18 @@ def test_lengths_cover_the_shortest_a_full_page_and_a_split():
         assert min(lens) >= max(case.ask.q_len, 1)
         assert max(lens) > 2 * case.ask.page_size
         assert case.ask.page_size in lens or case.ask.q_len > case.ask.page_size
+
+
+def test_a_row_is_asked_in_each_of_its_phases():
+    both = {**ROW, "dims": {**ROW["dims"], "phase": ["decode", "verify", "prefill"], "q_len": "1..8"}}
+    found = cases_for(build_table({**TABLE, "rows": [both]}, CATALOGUE), PACKAGES)
+    prefill = [c.ask for c in found if c.ask.phase == "prefill"]
+    assert all(ask.q_len == 0 and len(set(ask.q_lens())) > 1 for ask in prefill)
+    assert {("bf16", "bf16"), ("bf16", "fp8_e4m3"), ("fp16", "fp16")} == {(a.q_dtype, a.kv_dtype) for a in prefill}
+    assert {32, 96} <= {a.head_dim for a in prefill}
+    assert any(a.window for a in prefill)
+    assert any(a.lse for a in prefill)
+    assert any(c.ask.phase == "verify" and c.ask.q_len == 4 for c in found)
 
 
 def test_packages_that_are_not_here_give_no_case():
