@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attnroute.errors import AttnrouteError
 from attnroute.probe.capture import read_capture
 from attnroute.probe.fit import Band, Rule, by_bands, first_of, fit, judged, left_out, losses
-from attnroute.probe.grid import LATER_MODELS, held_out
+from attnroute.probe.grid import held_out, part_of
 from attnroute.probe.timings import Timed, geometric, read_timings
 from attnroute.registry.registry import default_registry
 
@@ -71,13 +71,14 @@ def default_order(arch: str) -> Rule:
 def report(shapes: list[Timed], bands: list[Band], arch: str, seen: frozenset[str] = frozenset()) -> str:
     """Losses on the held-out shapes, then on the fitted ones, and how near the floor the fastest kernels come."""
     fallback = default_order(arch)
-    held = [s for s in shapes if s.held_out and s.model not in LATER_MODELS]
-    later = [s for s in shapes if s.model in LATER_MODELS]
+    held = [s for s in shapes if s.held_out and part_of(s.model) == "grid"]
     unseen = [s for s in held if s.key not in seen]
     out = [f"{len(shapes)} shapes, {len(held)} held out; {len(bands)} bands", ""]
     parts = [("HELD OUT", held), ("FITTED", [s for s in shapes if not s.held_out])]
-    if later:
-        parts.insert(1, ("HELD OUT, SECOND SET", later))
+    for name in ("third", "second"):
+        later = [s for s in shapes if part_of(s.model) == name]
+        if later:
+            parts.insert(1, (f"HELD OUT, {name.upper()} SET", later))
     if seen:
         parts.insert(1, (f"HELD OUT, {len(unseen)} NEW", unseen))
     for title, part in parts:

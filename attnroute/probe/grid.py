@@ -5,7 +5,7 @@ sweep of other geometries that fills the space between for the fit alone.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ STEPS = (
 )
 LARGEST = 12 << 30  # bytes of one set of keys and values; more would measure nothing else
 SALT = "attnroute-held-out-1"
-SWEPT = "sweep-"
+SWEPT, DRAWN = "sweep-", "drawn-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,33 @@ def later() -> list[Shape]:
     return _spread(s for s in found if s.cache_bytes() <= LARGEST)
 
 
+DRAWS = 3  # of a batch and a context, for each layer
+DRAWN_BATCH, DRAWN_CONTEXT = (1, 256), (128, 65536)
+
+
+def drawn() -> list[Shape]:
+    """A third set, held out whole: for each layer, batches and contexts drawn log-uniformly, by hash.
+
+    What a server meets is neither a power of two nor chosen by anybody: this is the estimate for that.
+    """
+    found = []
+    for layer in (*LAYERS, *LATER):
+        mine = replace(layer, model=DRAWN + layer.model)
+        for kv_dtype in ("bf16", "fp8_e4m3"):
+            points = (_draw(mine, kv_dtype, number) for number in range(100))
+            found += [s for s in points if s.cache_bytes() <= LARGEST][:DRAWS]
+    return _spread(found)
+
+
+def _draw(layer: Layer, kv_dtype: str, number: int) -> Shape:
+    def between(name: str, low: int, high: int) -> int:
+        part = hash_of(f"{name}:{layer.model}/{kv_dtype}/{number}") / 2**32
+        return round(low * (high / low) ** part)
+
+    page = 64 if hash_of(f"page:{layer.model}/{kv_dtype}/{number}") % 2 else 16
+    return Shape(layer, between("batch", *DRAWN_BATCH), between("context", *DRAWN_CONTEXT), page, kv_dtype)
+
+
 def shapes() -> list[Shape]:
     """The grid of real models, in an order that spreads any prefix over models and sizes."""
     return _spread(_shapes())
@@ -192,6 +219,7 @@ SETS: Mapping[str, Callable[[], list[Shape]]] = {
     "sweep": sweep,
     "between": between,
     "later": later,
+    "drawn": drawn,
 }
 
 
@@ -237,12 +265,19 @@ def is_swept(model: str) -> bool:
     return model.startswith(SWEPT)
 
 
+def part_of(model: str) -> str:
+    """What a timed layer is there for: `grid`, `sweep`, or the `second` or `third` held-out set."""
+    if model.startswith(DRAWN):
+        return "third"
+    return "second" if model in LATER_MODELS else "sweep" if is_swept(model) else "grid"
+
+
 def held_out(request: Mapping[str, Any], context: int) -> bool:
     """Whether a timing is kept from fitting: a quarter of the models and of the context lengths, whole, by hash.
 
-    The sweep's layers are no models: they exist to be fitted. The second set is held out whole.
+    The sweep's layers are no models: they exist to be fitted. The second and the third set are held out whole.
     """
-    if request["model"] in LATER_MODELS:
+    if part_of(request["model"]) in ("second", "third"):
         return True
     model = not is_swept(request["model"]) and hash_of(f"model:{request['model']}") % 4 == 0
     return model or hash_of(f"context:{context}") % 4 == 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PASSES = (1, 2)
 PREPARED = "prepared"  # in the journal: `--compile-only` has done what comes before timing
-CHUNK = 105  # a process needs some ten seconds before it can time anything
+CHUNK = 210  # a process needs some ten seconds before it can time anything
 CHUNK_TIMEOUT = 300.0
 LONG = 4096  # tokens in the cache of a request whose keys are worth splitting
 CROWDED = 64 << 30  # bytes still held: wrappers that refer to themselves have piled up

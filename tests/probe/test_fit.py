@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from attnroute.probe.fit import BASELINES, by_bands, fit, losses, static, two_line
-from attnroute.probe.grid import between, held_out, later, shapes, sweep
+from attnroute.probe.grid import between, drawn, held_out, later, part_of, shapes, sweep
 from attnroute.probe.timing_run import passes_of
 from attnroute.probe.timings import geometric, read_timings
 
@@ -71,6 +71,20 @@ def test_a_sweep_shares_no_geometry_with_what_is_held_out_and_is_timed_once(swee
     assert {s.layer.head_dim for s in swept} == {64, 128, 256, 512}
     assert {passes_of(s) for s in swept} == {(1,), (2,)}
     assert {passes_of(s) for s in shapes()} == {(1, 2)}
+
+
+def test_the_drawn_set_is_held_out_whole_and_spreads_over_layers_batches_and_contexts():
+    found = drawn()
+    assert {part_of(s.layer.model) for s in found} == {"third"}
+    assert all(held_out(s.to_json(), s.context) for s in found)
+    assert {passes_of(s) for s in found} == {(1, 2)}
+    assert len({s.id for s in found}) == len(found) >= 100
+    assert len({s.layer.model for s in found}) == 25
+    assert min(s.batch for s in found) == 1
+    assert max(s.batch for s in found) > 128
+    assert min(s.context for s in found) < 256 < 32768 < max(s.context for s in found)
+    others = {(s.batch, s.context) for s in (*shapes(), *sweep(), *between(), *later())}
+    assert not others & {(s.batch, s.context) for s in found}
 
 
 def test_what_is_held_out_hangs_on_model_and_context_alone():

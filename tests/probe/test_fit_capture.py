@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from attnroute.probe.fit import BASELINES, first_of, fit, judged, losses
-from attnroute.probe.grid import LATER_MODELS
+from attnroute.probe.grid import part_of
 from attnroute.probe.timings import geometric, read_timings
 from attnroute.registry.registry import default_registry
 
@@ -28,11 +28,11 @@ def timed():
 
 
 def grid(timed):
-    return [s for s in timed if s.held_out and s.model not in LATER_MODELS]
+    return [s for s in timed if s.held_out and part_of(s.model) == "grid"]
 
 
 def second(timed):
-    return [s for s in timed if s.model in LATER_MODELS]
+    return [s for s in timed if part_of(s.model) == "second"]
 
 
 def rules(timed, held):
