@@ -192,7 +192,7 @@ def drawn() -> list[Shape]:
 def _draw(layer: Layer, kv_dtype: str, number: int) -> Shape:
     def between(name: str, low: int, high: int) -> int:
         part = hash_of(f"{name}:{layer.model}/{kv_dtype}/{number}") / 2**32
-        return round(low * (high / low) ** part)
+        return int(low * float((high / low) ** part) + 0.5)
 
     page = 64 if hash_of(f"page:{layer.model}/{kv_dtype}/{number}") % 2 else 16
     return Shape(layer, between("batch", *DRAWN_BATCH), between("context", *DRAWN_CONTEXT), page, kv_dtype)
