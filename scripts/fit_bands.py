@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads captures and prints preference bands for an architecture's table, and what choosing by them loses.
 
-usage: fit_bands.py CAPTURE... [--yaml-only | --report-only]
+usage: fit_bands.py CAPTURE... [--yaml-only | --report-only | --settings]
 
 The bands go under `preference:` of the table, for a human to read and edit. The report shows losses on the shapes that
 were held out of the fit, per request and static (one kernel per group), beside rules of thumb.
@@ -12,14 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attnroute.errors import AttnrouteError
 from attnroute.probe.capture import read_capture
-from attnroute.probe.fit import Band, Rule, by_bands, first_of, fit, judged, left_out, losses
+from attnroute.probe.fit import Band, Settings, fit
 from attnroute.probe.grid import held_out, part_of
+from attnroute.probe.judge import Rule, by_bands, first_of, folded, judged, left_out, losses
 from attnroute.probe.timings import Timed, geometric, read_timings
 from attnroute.registry.registry import default_registry
 
@@ -94,6 +96,24 @@ def report(shapes: list[Timed], bands: list[Band], arch: str, seen: frozenset[st
     return "\n".join(out)
 
 
+TRIED = [Settings(*s) for s in product((0.05, 0.1, 0.2, 0.4), (3, 4, 6), (5, 7, 9), (2.0, 4.0))]
+
+
+def tried(shapes: list[Timed], arch: str) -> str:
+    """What each combination of settings loses on fifths of the fitted shapes left out, the best first."""
+    fitted, fallback = [s for s in shapes if not s.held_out], default_order(arch)
+    rows = []
+    for settings in TRIED:
+        found = folded(fitted, fallback, settings)
+        mean, worst = geometric(e[0] for e in found), max(e[0] for e in found)
+        rows.append((mean, worst, len(fit(fitted, settings)), settings))
+    lines = [
+        f"{(mean - 1) * 100:7.2f} %{(worst - 1) * 100:8.1f} %{bands:6} bands   {settings}"
+        for mean, worst, bands, settings in sorted(rows, key=lambda row: row[0])
+    ]
+    return "\n".join(["   MEAN     WORST", *lines])
+
+
 def main() -> int:
     """Exit 0, or 2 with one line if a capture cannot be read or holds no timing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -103,6 +123,7 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--yaml-only", action="store_true", help="print the bands alone")
     which.add_argument("--report-only", action="store_true", help="print the losses alone")
+    which.add_argument("--settings", action="store_true", help="print what other settings of the fit would lose")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the losses of each held-out shape here too")
     args = parser.parse_args()
     try:
@@ -115,6 +136,9 @@ def main() -> int:
     if not shapes:
         print("fit_bands: no shape of these captures was timed in two passes", file=sys.stderr)
         return 2
+    if args.settings:
+        print(tried(shapes, captures[0]["arch"]))
+        return 0
     bands = fit(shapes)
     if not args.report_only:
         found = {item for c in captures if c["timings"] for item in c["packages"].items()}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnroute.probe.fit import BASELINES, by_bands, fit, losses, static, two_line
+from attnroute.probe.fit import Settings, fit
 from attnroute.probe.grid import between, drawn, held_out, later, part_of, shapes, sweep
+from attnroute.probe.judge import BASELINES, by_bands, folded, losses, static, two_line
 from attnroute.probe.timing_run import passes_of
 from attnroute.probe.timings import geometric, read_timings
 
@@ -158,3 +159,11 @@ def test_the_script_says_what_it_cannot_read(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT, path], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "not a capture" in done.stderr
+
+
+def test_fifths_left_out_judge_settings_and_never_see_what_they_are_judged_by():
+    shapes = [s for s in read_timings([made_up()]) if not s.held_out]
+    fallback = two_line
+    fine, none = (folded(shapes, fallback, s) for s in (Settings(), Settings(price=1e9)))
+    assert len(fine) == len(none) == 2 * len(shapes)
+    assert geometric(e[0] for e in fine) < geometric(e[0] for e in none)

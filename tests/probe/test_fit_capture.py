@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnroute.probe.fit import BASELINES, first_of, fit, judged, losses
+from attnroute.probe.fit import fit
 from attnroute.probe.grid import part_of
+from attnroute.probe.judge import BASELINES, first_of, judged, losses
 from attnroute.probe.timings import geometric, read_timings
 from attnroute.registry.registry import default_registry
 
