@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from attnroute.launch.check import check_batch, check_kv, check_q, check_sinks
+from attnroute.launch.check import check_batch, check_kv, check_out, check_q, check_sinks
 from attnroute.launch.dtypes import is_fp8, torch_dtype
 from attnroute.launch.errors import LaunchError
-from attnroute.launch.problem import AttentionOut
+from attnroute.launch.problem import AttentionOut, Batch, KVPages
 
 if TYPE_CHECKING:
     from attnroute.launch.calls import Settings
-    from attnroute.launch.problem import Batch, KVPages, Limits, Module, Problem, Tensor
+    from attnroute.launch.problem import Limits, Module, Problem, Tensor
 
 MIB = 1 << 20
 
@@ -31,7 +31,8 @@ class Launcher(ABC):
     def __init__(self, problem: Problem, limits: Limits, settings: Settings, provider: str) -> None:
         self.problem, self.limits, self.settings, self.provider = problem, limits, settings, provider
         self._batch: Batch | None = None
-        self._fixed: dict[str, Tensor] = {}
+        self._fixed: dict[str, Tensor] = {}  # what run() passes on
+        self._kept: dict[tuple[object, ...], Tensor] = {}
         self._refuse_unexpressed()
 
     def _refuse_unexpressed(self) -> None:
@@ -62,11 +63,45 @@ class Launcher(ABC):
     @abstractmethod
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut: ...
 
+    @property
+    def captures(self) -> bool:
+        """Whether steps may be captured in CUDA graphs: each batch size then needs buffers of its own."""
+        return self.limits.cuda_graph and self.problem.q_len != 0
+
     def warmup(self) -> None:
-        """Compiles every module that is not there yet. Raises what the package's build raises."""
+        """Compiles or fetches what the first steps need. Raises what the package raises.
+
+        A kernel that compiles in the calling process runs twice on the device, on numbers of no meaning: once as one
+        request of the longest context, once as many short ones, since it is another kernel where keys are split.
+        """
         for module in self.modules():
             if not module.ready():
                 module.build()
+        if self.compiles_in_process:
+            for batch, context in ((1, self.limits.max_context), (self.limits.max_batch, self.problem.page_size)):
+                self._first_call(batch, min(context, self.limits.max_context))
+            self._batch = None
+
+    def _first_call(self, size: int, context: int) -> None:
+        """One step of `size` requests that all read the same page."""
+        import torch
+
+        p, device = self.problem, self.limits.device
+        step = p.q_len or max(1, min(context, (self.limits.max_q_tokens or context) // size))
+        context = max(context, step)
+        table = torch.zeros((size, -(-context // p.page_size)), dtype=torch.int32, device=device)
+        lens = torch.full((size,), context, dtype=torch.int32, device=device)
+        shapes = [(1, p.page_size, p.num_kv_heads, width) for width in (p.head_dim, p.head_dim_v)]
+        if p.layout == "HND":
+            shapes = [(pages, heads, page, width) for pages, page, heads, width in shapes]
+        k, v = (torch.zeros(s, dtype=torch_dtype(p.kv_dtype), device=device) for s in shapes)
+        kv = KVPages(k, v) if p.layout == "NHD" else KVPages(k.transpose(1, 2), v.transpose(1, 2))
+        q = torch.zeros((size * step, p.num_q_heads, p.head_dim), dtype=torch_dtype(p.dtype), device=device)
+        sinks = None
+        if p.sinks is not None:
+            sinks = torch.zeros((p.num_q_heads,), dtype=torch_dtype(p.sinks), device=device)
+        self.plan(Batch(table, lens, (context,) * size, None if p.q_len else (step,) * size))
+        self.run(q, kv, sinks=sinks)
 
     def plan(self, batch: Batch) -> None:
         """Takes in one step's requests: host work, copies to fixed addresses. Never inside a capture.
@@ -99,11 +134,7 @@ class Launcher(ABC):
         p = self.problem
         if out is None:
             out = torch.empty((q.shape[0], p.num_q_heads, p.head_dim_v), dtype=torch_dtype(p.dtype), device=q.device)
-        elif tuple(out.shape) != (q.shape[0], p.num_q_heads, p.head_dim_v) or out.dtype != torch_dtype(p.dtype):
-            raise LaunchError(
-                f"out is {tuple(out.shape)} {out.dtype}; it must be one row of v for each row of q, in {p.dtype}",
-                code="shape",
-            )
+        check_out(p, out, self.tokens(), device)
         lse = torch.empty((q.shape[0], p.num_q_heads), dtype=torch.float32, device=q.device) if p.lse else None
         if self.settings.out_dtype not in (None, p.dtype):  # the kernel writes another dtype than the model's
             made = self._run(
@@ -130,12 +161,17 @@ class Launcher(ABC):
         return self._batch
 
     def _keep(self, name: str, tensor: Tensor) -> Tensor:
-        """A contiguous copy whose address stays while shape and dtype do, so that captured graphs see new values."""
-        held = self._fixed.get(name)
+        """A contiguous copy at an address that later plans of the same shape write to, so that graphs see new values.
+
+        Where graphs are captured each shape has its own, which stays: the graph of another batch size replays from it.
+        """
+        key = (name, tuple(tensor.shape), tensor.dtype) if self.captures else (name,)
+        held = self._kept.get(key)
         if held is None or held.shape != tensor.shape or held.dtype != tensor.dtype:
-            held = self._fixed[name] = tensor.to(self.limits.device).clone().contiguous()
+            held = self._kept[key] = tensor.to(self.limits.device).clone().contiguous()
         else:
             held.copy_(tensor, non_blocking=tensor.device == held.device)
+        self._fixed[name] = held
         return held
 
     def _workspace(self, size: int, *, zeroed: bool) -> Tensor:

@@ -71,9 +71,14 @@ def problem_for(
     lse: bool = False,
     layout: str = "NHD",
     scale: float | None = None,
+    sinks_dtype: str | None = None,
 ) -> Problem:
-    """The problem that a KV-cache group poses in one phase."""
-    sinks = group.sinks if isinstance(group.sinks, str) else ("fp32" if group.sinks else None)
+    """The problem that a KV-cache group poses in one phase.
+
+    `sinks_dtype` is what the kernel reads; without it the group's, or fp32 where the group only says that it has sinks.
+    """
+    said = group.sinks if isinstance(group.sinks, str) else "fp32"
+    sinks = (sinks_dtype or said) if group.sinks else None
     return Problem(
         num_q_heads=group.num_q_heads,
         num_kv_heads=group.num_kv_heads,
@@ -130,5 +135,6 @@ def bind(
         lse=lse,
         layout=layout,
         scale=scale,
+        sinks_dtype=settings_for(decision.calls).sinks_dtype,
     )
     return launcher_for(name, decision.provider, problem, limits, decision.calls)

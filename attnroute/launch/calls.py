@@ -17,21 +17,13 @@ from attnroute.launch.errors import LaunchError
 class Settings:
     """How a kernel must be called, beyond shapes."""
 
-    zero_workspace: bool = False
-    cast_q: bool = False
-    draft_mask: bool = False
-    linear_drafts: bool = False
     equal_kv_strides: bool = False
     cut_block_table: bool = False
-    single_kv_scale: bool = False
-    block_scales: bool = False
     sinks_dtype: str | None = None
-    sinks_variant: bool = False
     num_splits: int | None = None
     out_dtype: str | None = None
     exact_table: bool = False
     aligned_strides: bool = False
-    token_scales: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -47,25 +39,33 @@ def _kept(why: str) -> Handler:
     return lambda settings: replace(settings, notes=(*settings.notes, why))
 
 
+def _refused(what: str) -> Handler:
+    """An obligation that no launcher can meet yet: better refused here than launched wrongly."""
+
+    def refuse(_settings: Settings) -> Settings:
+        raise LaunchError(f"the launchers have no argument for {what}", code="call")
+
+    return refuse
+
+
 HANDLERS: dict[str, Handler] = {
-    "zeroed-workspace": _set(zero_workspace=True),
-    "cast-q": _set(cast_q=True),
-    "draft-mask": _set(draft_mask=True),
-    "linear-drafts": _set(linear_drafts=True),
+    "zeroed-workspace": _kept("the workspace is zeroed when it is allocated, and no other launcher writes to it"),
+    "cast-q": _kept("run() casts the query to the dtype that the decision names"),
+    "draft-mask": _kept("plan() packs the mask of the draft block"),
+    "linear-drafts": _kept("the mask is that of one chain of drafts; there is no argument for a tree"),
     "equal-kv-strides": _set(equal_kv_strides=True),
     "block-table-width": _set(cut_block_table=True),
     "stable-block-table": _kept("tables are copied into buffers that keep their addresses"),
-    "single-kv-scale": _set(single_kv_scale=True),
-    "kv-block-scales": _set(block_scales=True),
+    "single-kv-scale": _kept("the key scale goes into the softmax scale, the value scale to the output"),
+    "kv-block-scales": _refused("scale factors of blocks of 16 elements"),
     "sinks-fp32": _set(sinks_dtype="fp32"),
     "sinks-bf16": _set(sinks_dtype="bf16"),
-    "sinks-jit-variant": _set(sinks_variant=True),
+    "sinks-jit-variant": _kept("sinks are compiled into a module of their own"),
     "num-splits-1": _set(num_splits=1),
     "plan-on-host": _kept("plan() runs on the host and outside of captures"),
     "fixed-batch-in-graph": _kept("each batch size has a wrapper of its own with fixed buffers"),
-    "prewarm-kv-stride": _kept("equal strides are required where a second module would be compiled"),
     "warm-up": _kept("warmup() compiles every module before the first step"),
-    "fetch-cubins": _kept("warmup() fetches the kernels before the first step"),
+    "fetch-cubins": _kept("warmup() runs the kernel, which fetches it"),
     "hnd-cache": _kept("layout HND is passed on as it is, without a copy"),
     "bottom-right-causal": _kept("plan() refuses requests with fewer keys than query tokens"),
     "kv-cache-as-ragged": _kept("ragged keys and values are passed with index pointers"),
@@ -77,10 +77,10 @@ HANDLERS: dict[str, Handler] = {
     "aligned-strides": _set(aligned_strides=True),
     "finite-page-tails": _kept("the caller fills a page's unused rows with finite values when it allocates the cache"),
     "low-level-forward": _kept("the launcher calls the function that takes the scales"),
-    "kv-scales-per-token-head": _set(token_scales=True),
+    "kv-scales-per-token-head": _refused("one scale for each token and head"),
     "vllm-batch-invariant": _set(num_splits=1),
     "unbounded-window-none": _kept("an unbounded side of the window is passed as None"),
-    "first-call-compiles": _kept("the kernel compiles in the process; run it once for each shape before traffic"),
+    "first-call-compiles": _kept("warmup() runs the kernel, which compiles it in the process"),
     "mla-fused-cache": _kept("the latent and rotary parts are one tensor"),
 }
 

@@ -11,6 +11,8 @@ from attnroute.launch.dtypes import dtype_name
 from attnroute.launch.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from attnroute.launch.calls import Settings
     from attnroute.launch.problem import Batch, KVPages, Limits, Problem, Tensor
 
@@ -95,6 +97,15 @@ def _check_layout(name: str, tensor: Tensor, problem: Problem) -> None:
         )
 
 
+def check_out(problem: Problem, out: Tensor, tokens: int, device: str) -> None:
+    """out (tokens, q_heads, head_dim_v) in the model's dtype, contiguous: not every kernel reads its strides."""
+    _shape("out", out, (tokens, problem.num_q_heads, problem.head_dim_v), "tokens, q_heads, head_dim_v")
+    _dtype("out", out, problem.dtype)
+    _device("out", out, device)
+    if not out.is_contiguous():
+        raise LaunchError(f"out has strides {tuple(out.stride())}; it must be contiguous", code="stride")
+
+
 def check_batch(problem: Problem, limits: Limits, batch: Batch) -> None:
     """Block table, lengths and query tokens of one step against the limits and against each other."""
     size = batch.size
@@ -127,11 +138,26 @@ def check_batch(problem: Problem, limits: Limits, batch: Batch) -> None:
         )
     if batch.q_lens is not None and len(batch.q_lens) != size:
         raise LaunchError(f"q_lens names {len(batch.q_lens)} requests of {size}", code="batch")
-    for length, queries in zip(batch.lens, batch.q_lens or (problem.q_len,) * size, strict=True):
+    if problem.q_len and batch.q_lens is not None and set(batch.q_lens) != {problem.q_len}:
+        raise LaunchError(
+            f"q_lens is {_few(batch.q_lens)}; this launcher is bound to {problem.q_len} query tokens a request",
+            code="batch",
+        )
+    q_lens = batch.q_lens or (problem.q_len,) * size
+    if limits.max_q_tokens is not None and sum(q_lens) > limits.max_q_tokens:
+        raise LaunchError(
+            f"the batch has {sum(q_lens)} query tokens; this launcher is bound to 1..{limits.max_q_tokens}",
+            code="batch",
+        )
+    for length, queries in zip(batch.lens, q_lens, strict=True):
         if queries < 1 or (problem.causal and queries > length):
             raise LaunchError(
                 f"a request has {queries} query tokens and {length} keys; keys include the step's own", code="batch"
             )
+
+
+def _few(values: Sequence[int]) -> str:
+    return " ".join(map(str, values[:8])) + (" ..." if len(values) > 8 else "")
 
 
 def check_sinks(problem: Problem, sinks: Tensor | None, device: str) -> None:
@@ -143,5 +169,7 @@ def check_sinks(problem: Problem, sinks: Tensor | None, device: str) -> None:
     if sinks is None:
         raise LaunchError("this launcher is bound with sinks; pass them to run()", code="sinks")
     _shape("sinks", sinks, (problem.num_q_heads,), "q_heads")
+    if not sinks.is_contiguous():
+        raise LaunchError(f"sinks have stride {sinks.stride(0)}; they must be contiguous", code="stride")
     _dtype("sinks", sinks, problem.sinks)
     _device("sinks", sinks, device)

@@ -19,8 +19,8 @@ class Launch(VllmFlashAttention):
     version: ClassVar[int] = 2
 
     def splits(self) -> int:
-        """The package cuts keys only by itself."""
-        return 0
+        """vLLM's call can be told not to cut keys; flash-attn's cuts them by itself."""
+        return super().splits() if self.provider == "vllm" else 0
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:
         if self.provider == "vllm":

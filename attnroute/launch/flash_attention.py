@@ -8,6 +8,9 @@ from attnroute.launch.base import Launcher, window_left
 from attnroute.launch.flashinfer_pages import q_indptr
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
+#: `num_splits_heuristic(..., 128)` in FA2, FA3 and vLLM's FA4; the smallest tile of keys that they cut.
+MOST_PARTS, LEAST_TILE = 128, 64
+
 
 class FlashAttention(Launcher):
     """Plans keep block table, lengths and query offsets at fixed addresses; nothing else happens on the host."""
@@ -21,10 +24,14 @@ class FlashAttention(Launcher):
         return ()
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:
-        """The package allocates partial results by itself in each call; this bounds them (float32, up to 32 parts)."""
+        """The package allocates partial results by itself in each call; this bounds them.
+
+        Float32, and where it splits as it likes up to 128 parts, one for each SM and each tile of 64 keys or more.
+        """
         limits, p = limits or self.limits, self.problem
         tokens = limits.max_q_tokens or limits.max_batch * max(p.q_len, 1)
-        return 32 * tokens * p.num_q_heads * (p.head_dim_v + 1) * 4 if self.splits() != 1 else 0
+        parts = self.splits() or min(MOST_PARTS, limits.sm_count, -(-limits.max_context // LEAST_TILE))
+        return parts * tokens * p.num_q_heads * (p.head_dim_v + 1) * 4 if parts > 1 else 0
 
     def splits(self) -> int:
         """Parts that the keys of a request may be cut into; 0 leaves it to the package."""
@@ -48,15 +55,16 @@ class FlashAttention(Launcher):
         return (left, -1 if left < 0 else (0 if self.problem.causal else left))
 
     def _descale(self, kv: KVPages) -> tuple[Tensor, Tensor, Tensor]:
-        """Float32 (batch, kv_heads) factors of q, k and v; they keep their address."""
+        """Float32 (batch, kv_heads) factors of q, k and v; one buffer a value, since layers of a group differ."""
         import torch
 
         shape = (self._planned().size, self.problem.num_kv_heads)
         parts = []
-        for name, value in (("q_scale", 1.0), ("k_scale", kv.k_scale), ("v_scale", kv.v_scale)):
-            held = self._fixed.get(name)
-            if held is None or tuple(held.shape) != shape:
-                held = self._fixed[name] = torch.full(shape, value, dtype=torch.float32, device=self.limits.device)
+        for value in (1.0, kv.k_scale, kv.v_scale):
+            held = self._kept.get(("scale", value, shape))
+            if held is None:
+                held = torch.full(shape, value, dtype=torch.float32, device=self.limits.device)
+                self._kept["scale", value, shape] = held
             parts.append(held)
         return parts[0], parts[1], parts[2]
 

@@ -27,7 +27,10 @@ class DecodeWrapper(Launcher):
         self._wrapper: Any = None
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:
-        """128 MiB for partial results and, for each batch size, 8 MiB of plan (as much is pinned on the host)."""
+        """128 MiB for partial results, and for each captured batch size 8 MiB of plan (as much is pinned on the host).
+
+        Counted for one batch size, the largest.
+        """
         limits = limits or self.limits
         return FLOAT_WORKSPACE + INT_WORKSPACE + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
 
@@ -56,7 +59,7 @@ class DecodeWrapper(Launcher):
 
     def _plan(self, batch: Batch) -> None:
         p = self.problem
-        wrapper = kept(self._wrappers, batch.size, self._make)
+        wrapper = kept(self, self._wrappers, batch.size, self._make)
         index = page_index(batch, p.page_size)
         more: dict[str, Any] = {"q_len_per_req": p.q_len} if p.q_len > 1 else {}
         wrapper.plan(
@@ -86,11 +89,15 @@ def backend_for(problem: Problem) -> str:
     return "auto" if is_fp8(problem.q_dtype) else "fa2"
 
 
-def kept(wrappers: dict[int, Any], size: int, make: Callable[[int], Any]) -> Any:
-    """The wrapper of a batch size, made once: a captured graph replays from its buffers after later plans."""
-    found = wrappers.get(size)
+def kept(owner: Launcher, wrappers: dict[int, Any], size: int, make: Callable[[int], Any]) -> Any:
+    """The wrapper of a batch size, made once: a captured graph replays from its buffers after later plans.
+
+    Where nothing is captured one wrapper serves all sizes.
+    """
+    key = size if owner.captures else 0
+    found = wrappers.get(key)
     if found is None:
-        found = wrappers[size] = make(size)
+        found = wrappers[key] = make(size)
     return found
 
 

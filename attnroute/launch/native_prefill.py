@@ -15,7 +15,7 @@ from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Modul
 def _graph_buffers(owner: Launcher, batch: int) -> dict[str, Any]:
     import torch
 
-    if not owner.limits.cuda_graph or owner.problem.q_len == 0:
+    if not owner.captures:
         return {}
     pages = batch * owner.limits.max_pages(owner.problem.page_size)
     sizes = {
@@ -131,8 +131,8 @@ class SinkPrefill:
         )
 
     def plan(self, batch: Batch) -> None:
-        """Plans one step; each batch size has a wrapper of its own."""
-        wrapper = kept(self._wrappers, batch.size, self._make)
+        """Plans one step."""
+        wrapper = kept(self.owner, self._wrappers, batch.size, self._make)
         _plan_wrapper(wrapper, self.owner, batch)
         self._wrapper = wrapper
 
@@ -168,7 +168,10 @@ class PrefillWrapper(Launcher):
         return prefill_modules(self, self.backend)
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:  # noqa: ARG002
-        """128 MiB for partial results and, for each batch size, 8 MiB of plan (as much is pinned on the host)."""
+        """128 MiB for partial results, and for each captured batch size 8 MiB of plan (as much is pinned on the host).
+
+        Counted for one batch size.
+        """
         return FLOAT_WORKSPACE + INT_WORKSPACE
 
     def _make(self, batch: int) -> Any:
@@ -180,7 +183,7 @@ class PrefillWrapper(Launcher):
         if self._sinks is not None:
             self._sinks.plan(batch)
             return
-        self._wrapper = kept(self._wrappers, batch.size, self._make)
+        self._wrapper = kept(self, self._wrappers, batch.size, self._make)
         _plan_wrapper(self._wrapper, self, batch)
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:

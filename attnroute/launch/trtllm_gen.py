@@ -15,6 +15,7 @@ class Launch(Launcher):
 
     expresses: ClassVar[frozenset[str]] = frozenset({"window", "sinks", "lse", "q_len", "cast-q"})
     proven: ClassVar[bool] = False
+    compiles_in_process: ClassVar[bool] = True  # it fetches them in the first call
 
     def modules(self) -> tuple[Module, ...]:
         """Nothing is compiled; the kernels are fetched at the first call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attnroute.errors import UsageError
 from attnroute.probe.capture import Journal
 from attnroute.probe.grid import SETS
 from attnroute.probe.schedule import cpu_count, run_tasks, timings_path
@@ -40,7 +41,7 @@ def compile_all(
 
     left = run_tasks(tasks, _slots(gpus), done, deadline=end)
     if timed and not left:
-        Journal(timings_path(out)).append({"id": timing_run.PREPARED, "timings": []})
+        timing_run.mark_prepared(_begun(session, out), _sets(args))
     print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
     return 1 if failed else 0
 
@@ -51,11 +52,13 @@ def timings(
     """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
     from attnroute.probe import timing_run
 
-    journal = Journal(timings_path(out))
     if not (args.time or args.time_only):
+        journal = Journal(timings_path(out))
         return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
+    journal = _begun(session, out)
     shapes = _shapes(args)
-    prepare = [] if timing_run.PREPARED in journal.read() else timing_run.prepare_tasks(session, shapes, gpus)
+    done_before = timing_run.is_prepared(journal, _sets(args))
+    prepare = [] if done_before else timing_run.prepare_tasks(session, shapes, gpus)
     counts = [sum(t.kind == kind for t in prepare) for kind in ("build", "case")]
     print(f"{len(shapes)} shapes to time; compiling {counts[0]} modules, warming {counts[1]} kernels", flush=True)
     run_tasks(prepare, _slots(gpus), lambda _task, _result: None, deadline=end)
@@ -72,8 +75,24 @@ def timings(
     return timing_run.timings_of(journal), bandwidth
 
 
+def _begun(session: Session, out: Path) -> Journal:
+    """The journal of timings, which names the packages that it was begun with; UsageError if they are others now."""
+    journal = Journal(timings_path(out))
+    begun = journal.read().get("packages")
+    if begun is not None and begun["packages"] != dict(session.packages):
+        held = " ".join(f"{name} {version}" for name, version in begun["packages"].items())
+        raise UsageError(f"{timings_path(out)} was begun with {held}; give another --out", code="usage")
+    if begun is None:
+        journal.append({"id": "packages", "packages": dict(session.packages), "timings": []})
+    return journal
+
+
+def _sets(args: argparse.Namespace) -> list[str]:
+    return list(args.sets or SETS)
+
+
 def _shapes(args: argparse.Namespace) -> list[Shape]:
-    return [shape for name in args.sets or SETS for shape in SETS[name]()][: args.shapes]
+    return [shape for name in _sets(args) for shape in SETS[name]()][: args.shapes]
 
 
 def _slots(gpus: int) -> dict[str, int]:

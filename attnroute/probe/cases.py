@@ -180,7 +180,7 @@ def _q_lens(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
 
 
 def _other_phases(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
-    """Prefill and verify of a row that is probed as something else: each pair of dtypes, head dims, window, LSE."""
+    """Prefill and verify of a row that is probed as something else: dtypes, ends of head dims, features, layouts."""
     for phase in ("verify", "prefill"):
         if phase == base.phase or phase not in names(row.dims["phase"]):
             continue
@@ -192,10 +192,9 @@ def _other_phases(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
             if sample.reason == "edge":
                 qk, v = sample.value
                 yield replace(other, head_dim=qk, head_dim_v=v), f"{phase} head_dim edge"
-        if row.features.get("window") is True:
-            yield replace(other, window=WINDOW), f"{phase} window inside"
-        if row.features.get("lse") is True:
-            yield replace(other, lse=True), f"{phase} lse inside"
+        yield from ((ask, f"{phase} {why}") for ask, why in _features(row, other))
+        for layout in row.layouts or ():
+            yield replace(other, layout=layout), f"{phase} layout {layout}"
 
 
 def _features(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnroute.launch.dtypes import is_fp8, torch_dtype
@@ -99,12 +99,14 @@ def _poison_unused(pages: Tensor, ask: Ask, table: Tensor, spare: list[int]) -> 
 
 
 def refresh(inputs: Inputs, ask: Ask, seed: int) -> None:
-    """New numbers in the same tensors, for the replay of a captured graph; pages, lengths and poison stay."""
+    """New numbers, lengths and pages in the same tensors, for the replay of a captured graph."""
     other = make_inputs(ask, str(inputs.q.device), seed)
     inputs.q.copy_(other.q)
     for held, new in ((inputs.kv.k, other.kv.k), (inputs.kv.v, other.kv.v)):
         held.copy_(new)
     inputs.batch.block_table.copy_(other.batch.block_table)
+    inputs.batch.seq_lens.copy_(other.batch.seq_lens)
+    inputs.batch = replace(inputs.batch, lens=other.batch.lens, q_lens=other.batch.q_lens)
     if inputs.sinks is not None:
         inputs.sinks.copy_(other.sinks)
     inputs.poison()

@@ -142,8 +142,8 @@ def _split(shapes: list[Timed], depth: int, settings: Settings) -> tuple[float, 
 def fit(shapes: Iterable[Timed], settings: Settings = CHOSEN) -> list[Band]:
     """Bands over the shapes that are not held out.
 
-    Where fewer than `settings.least` shapes of a cache dtype and head dim were timed there is no band: the default order
-    stays.
+    Where fewer than `settings.least` shapes of a cache dtype and head dim were timed there is no band: the default
+    order stays.
     """
     groups: dict[tuple[str, int, bool], list[Timed]] = {}
     for shape in shapes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -31,18 +32,26 @@ class Machine:
 
 
 def find_gpu() -> tuple[str, str, str, int]:
-    """(name, compute capability such as `9.0`, driver) of the first GPU, how many are like it; else NoGpuError."""
+    """(name, compute capability such as `9.0`, driver) of the first GPU, how many like it may be used; else NoGpuError.
+
+    CUDA_VISIBLE_DEVICES bounds how many.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         raise NoGpuError("no NVIDIA GPU found: nvidia-smi is not on the PATH; run this on a machine with a GPU")
     query = [tool, "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoGpuError(f"no NVIDIA GPU found: {tool} did not answer ({error})") from None
     lines = [line for line in done.stdout.splitlines() if line.count(",") >= 2]
     if done.returncode or not lines:
         said = " ".join((done.stderr or done.stdout).split())[:200]
         raise NoGpuError(f"no NVIDIA GPU found: nvidia-smi said {said or 'nothing'}")
     name, capability, driver = (part.strip() for part in lines[0].split(",")[:3])
-    return name, capability, driver, lines.count(lines[0])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    alike = lines.count(lines[0])
+    return name, capability, driver, min(alike, len(visible.split(","))) if visible else alike
 
 
 def nvcc_version() -> str | None:

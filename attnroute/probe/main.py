@@ -19,7 +19,7 @@ from attnroute.probe.cases import rank, uncovered
 from attnroute.probe.flags import add_arguments
 from attnroute.probe.preload import ask_in_child, preload, stand_in
 from attnroute.probe.schedule import child_problem, cpu_count, journal_path
-from attnroute.probe.session import HIDDEN, PRELOAD, Session, run_cases, scratch_env
+from attnroute.probe.session import HIDDEN, PRELOAD, Session, answers, run_cases, scratch_env
 from attnroute.probe.tolerance import load_tolerances
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
         return again
     if args.compile_only:
         return beside.compile_all(session, cases, args, out, here.gpus, end)
-    known = Journal(journal_path(out)).read()
+    known = answers(session, Journal(journal_path(out)), cases)
     records = [known[case.id] for case in cases if case.id in known]
     if not args.time_only:
         seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
@@ -156,6 +156,8 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
         print(report.summary(records))
     missing = len(cases) - len(records)
     print(f"capture in {out}" + (f"; {missing} cases not run yet, run again to go on" if missing else ""))
+    if records and all(r["outcome"] in SILENT for r in records):
+        raise machine.NoGpuError(f"no case was answered; the first said: {records[0]['message'] or 'nothing'}")
     return 1 if any(r["verdict"] == "contradicts" for r in records) else 0
 
 

@@ -17,6 +17,12 @@ _FAULTS = re.compile(
 _BUILDS = re.compile(
     r"ninja (build )?(failed|exited)|nvcc|ptxas|static assertion|static_assert|MLIR|nvvm|cute\.compile", re.I
 )
+#: The machine's doing, not the kernel's: nothing is known.
+_HERE = re.compile(
+    r"could not find nvcc|no such file or directory: '?(ninja|nvcc)|ninja is required|no space left on device"
+    r"|cannot allocate memory|out of memory|CUDA driver version is insufficient|no CUDA-capable device",
+    re.IGNORECASE,
+)
 _BUILD_TYPES = ("DSL", "MLIR", "ICE", "Compil")
 LONGEST = 400
 
@@ -24,7 +30,7 @@ LONGEST = 400
 def classify(error: BaseException) -> str:
     """The outcome that an exception stands for."""
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, NotInstalledError):
+    if isinstance(error, (NotInstalledError, MemoryError)) or _HERE.search(text):
         return "not-installed"
     if _FAULTS.search(text):
         return "faults"

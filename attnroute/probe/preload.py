@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from attnroute.probe import schedule
+from attnroute.probe.machine import NoGpuError
 
 _own: dict[str, Callable[..., Any]] = {}
 
@@ -28,7 +29,7 @@ def device_facts() -> dict[str, Any]:
 
 
 def ask_in_child() -> dict[str, Any]:
-    """`device_facts` from a child; raises RuntimeError with its words if it cannot use the device."""
+    """`device_facts` from a child; raises NoGpuError with its words if it cannot use the device."""
     answers: list[dict[str, Any]] = []
 
     def work() -> dict[str, Any]:
@@ -36,7 +37,7 @@ def ask_in_child() -> dict[str, Any]:
 
     schedule.run_tasks([schedule.Task("facts", "case", work, 120)], {"case": 1}, lambda _task, r: answers.append(r))
     if answers[0]["outcome"] != "ok":
-        raise RuntimeError(answers[0].get("message", "no answer"))
+        raise NoGpuError(f"torch cannot use the GPU: {answers[0].get('message', 'no answer')}")
     found: dict[str, Any] = answers[0]["facts"]
     return found
 

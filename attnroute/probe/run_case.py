@@ -38,9 +38,10 @@ def run_case(case: Case, make: Make, tolerances: Tolerances, *, device: str = "c
     try:
         launcher = make(case, limits_for(case.ask, device))
         inputs = make_inputs(case.ask, device, seed)
-        made = _graph(launcher, case.ask, inputs, seed) if case.ask.graph else _eager(launcher, inputs)
+        later = replace(case.ask, lens=case.ask.lens[::-1]) if case.ask.graph else case.ask
+        made = _graph(launcher, later, inputs, seed) if case.ask.graph else _eager(launcher, inputs)
         _wait(device)
-        result |= judge(case.ask, inputs, made, result["tolerance"], tolerances.lse)
+        result |= judge(later, inputs, made, result["tolerance"], tolerances.lse)
     except Exception as error:  # noqa: BLE001 - whatever a package throws is the answer
         result |= {"outcome": classify(error), "message": words(error)}
     result["seconds"] = round(time.monotonic() - start, 2)
@@ -59,8 +60,8 @@ def _eager(launcher: Launcher, inputs: Inputs) -> AttentionOut:
     return launcher.run(inputs.q, inputs.kv, sinks=inputs.sinks, out=inputs.out)
 
 
-def _graph(launcher: Launcher, ask: Ask, inputs: Inputs, seed: int) -> AttentionOut:
-    """Capture, then new numbers and a new block table in place, a new plan, and a replay: what a server does."""
+def _graph(launcher: Launcher, later: Ask, inputs: Inputs, seed: int) -> AttentionOut:
+    """Capture, then new numbers, lengths and pages in place, a new plan, and a replay: what a server does."""
     import torch
 
     side = torch.cuda.Stream()
@@ -72,7 +73,7 @@ def _graph(launcher: Launcher, ask: Ask, inputs: Inputs, seed: int) -> Attention
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         made = launcher.run(inputs.q, inputs.kv, sinks=inputs.sinks, out=inputs.out)
-    refresh(inputs, ask, seed + 1)
+    refresh(inputs, later, seed + 1)
     launcher.plan(inputs.batch)
     graph.replay()
     return made

@@ -71,7 +71,7 @@ def head_samples(declared: HeadDims, *, step: int = 16) -> list[Sample]:
     samples: list[Sample] = []
     if diagonal:
         spread = [d for d in diagonal if d % step == 0 or d in (diagonal[0], diagonal[-1])]
-        fine = [d for d in diagonal if d % step][1::4]  # where 8 is declared as the step, a few of the odd multiples
+        fine = [d for d in diagonal if d % step]  # where 8 is declared as the step
         samples += [Sample((d, d), "edge") for d in (diagonal[0], diagonal[-1])]
         samples += [Sample((d, d), "inside") for d in spread] + [Sample((d, d), "between") for d in fine]
         samples += [Sample((d, d), "outside") for d in _head_outside(diagonal) if (d, d) not in declared]

@@ -111,12 +111,13 @@ def run_tasks(
 ) -> int:
     """Runs all tasks, `slots[kind]` of a kind at a time, in the order given. Returns how many were not started.
 
-    `on_done` gets each result as it comes. A task whose need failed is not run: it ends as `build-fails` with that
-    message. After `deadline` (time.monotonic) nothing new starts, and what still runs then ends as `timeout`.
+    `on_done` gets each result as it comes. A task whose need failed is not run and ends as `build-fails` with that
+    message; as `timeout` if the need was killed or ran out of time, which says nothing about it. After `deadline`
+    (time.monotonic) nothing new starts, and what still runs then ends as `timeout`, `cut` short.
     """
     waiting = list(tasks)
     _check_needs(waiting)
-    failed: dict[str, str] = {}
+    failed: dict[str, Result] = {}
     done: set[str] = set()
     running: list[_Child] = []
     try:
@@ -127,7 +128,7 @@ def run_tasks(
             for child, result in _reap(running, deadline):
                 done.add(child.task.id)
                 if result.get("outcome") != "ok":
-                    failed[child.task.id] = str(result.get("message", ""))
+                    failed[child.task.id] = result
                 on_done(child.task, result)
             if on_tick is not None:
                 on_tick(len(waiting), *(sum(c.task.kind == kind for c in running) for kind in ("build", "case")))
@@ -156,7 +157,7 @@ def _launch(
     running: list[_Child],
     slots: Mapping[str, int],
     done: set[str],
-    failed: Mapping[str, str],
+    failed: Mapping[str, Result],
     on_done: Callable[[Task, Result], None],
 ) -> list[Task]:
     """Starts what has its needs and a free slot; returns what still waits."""
@@ -166,7 +167,9 @@ def _launch(
         broken = next((need for need in task.needs if need in failed), None)
         if broken is not None:
             done.add(task.id)
-            on_done(task, {"outcome": "build-fails", "error": None, "message": failed[broken]})
+            refused = failed[broken]["outcome"] in ("build-fails", "raises")
+            outcome = "build-fails" if refused else "timeout"
+            on_done(task, {"outcome": outcome, "error": None, "message": str(failed[broken].get("message", ""))})
         elif task.needs <= done and free.get(task.kind, 0) > 0:
             free[task.kind] -= 1
             running.append(_start(task))
@@ -190,9 +193,8 @@ def _reap(running: list[_Child], deadline: float | None) -> list[tuple[_Child, R
             os.waitpid(child.pid, 0)
             os.close(child.pipe)
             running.remove(child)
-            ended.append(
-                (child, {"outcome": "timeout", "error": None, "message": f"no answer in {now - child.started:.0f} s"})
-            )
+            message = f"no answer in {now - child.started:.0f} s"
+            ended.append((child, {"outcome": "timeout", "error": None, "message": message, "cut": now <= limit}))
     return ended
 
 

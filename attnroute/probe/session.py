@@ -165,9 +165,10 @@ def correctness_tasks(
 
 
 def on_gpu(number: int, work: Callable[[], Result]) -> Result:
-    """Runs `work` in this process with one GPU of the machine visible; the device must not have been touched yet."""
+    """Runs `work` in this process with one of the GPUs that it may use; the device must not have been touched yet."""
     if number:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)
     return work()
 
 
@@ -190,6 +191,17 @@ def record(case: Case, result: Mapping[str, Any], version: str) -> dict[str, Any
     }
 
 
+def answers(session: Session, journal: Journal, cases: Iterable[Case]) -> dict[str, dict[str, Any]]:
+    """What a journal knows of these cases with the packages at hand, held against what the tables say now."""
+    known = journal.read()
+    found = {}
+    for case in cases:
+        held = known.get(case.id)
+        if held is not None and held.get("version") == session.packages[case.provider]:
+            found[case.id] = record(case, held, held["version"])
+    return found
+
+
 def run_cases(
     session: Session,
     cases: list[Case],
@@ -206,7 +218,7 @@ def run_cases(
     compile_missing: bool = True,
 ) -> list[dict[str, Any]]:
     """Asks every case that the journal does not answer yet, and returns all records in the order of the cases."""
-    known = journal.read()
+    known = answers(session, journal, cases)
     todo = {case.id: case for case in cases if case.id not in known}
     tasks = correctness_tasks(session, todo.values(), timeout=timeout, seed=seed, gpus=gpus, make=make, device=device,
                               compile_missing=compile_missing)  # fmt: skip
@@ -218,6 +230,8 @@ def run_cases(
             return
         finished += 1
         case = todo[task.id]
+        if result.get("cut"):
+            return  # by the deadline of this run; the next one asks again
         entry = record(case, result, session.packages[case.provider])
         known[case.id] = entry
         journal.append(entry)
@@ -230,7 +244,7 @@ def run_cases(
 
 def scratch_env(folder: Path, capability: str) -> None:
     """Keeps on disk what packages compile in-process, and tells FlashInfer the target, which else asks the device."""
-    os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", capability + ("a" if capability == "9.0" else ""))
+    os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", capability)  # it adds the letter that nvcc wants by itself
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder / "cute"))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

@@ -122,6 +122,17 @@ def passes_of(shape: Shape) -> tuple[int, ...]:
     return (PASSES[hash_of(shape.id) % 2],) if shape.swept else PASSES
 
 
+def mark_prepared(journal: Journal, sets: Iterable[str]) -> None:
+    """Writes down that what these sets need is compiled, beside what was before."""
+    before = journal.read().get(PREPARED, {}).get("sets", ())
+    journal.append({"id": PREPARED, "sets": sorted({*before, *sets}), "timings": []})
+
+
+def is_prepared(journal: Journal, sets: Iterable[str]) -> bool:
+    """Whether all that these sets need is compiled."""
+    return set(sets) <= set(journal.read().get(PREPARED, {}).get("sets", ()))
+
+
 def measure_bandwidth(journal: Journal) -> float:
     """GB/s of a large copy, measured in a process of its own and written down; 0 if that failed."""
     answers: list[Result] = []

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from attnroute.launch.base import Launcher
 from attnroute.launch.calls import Settings
-from attnroute.launch.check import check_batch, check_kv, check_q, check_sinks
+from attnroute.launch.check import check_batch, check_kv, check_out, check_q, check_sinks
 from attnroute.launch.errors import LaunchError
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Problem
 
@@ -77,6 +77,26 @@ def test_batch():
     assert code(check_batch, PROBLEM, LIMITS, wrong) == "dtype"
 
 
+def test_out():
+    out = torch.zeros((2, 8, 64), dtype=torch.bfloat16)
+    check_out(PROBLEM, out, 2, "cpu")
+    assert code(check_out, PROBLEM, out, 3, "cpu") == "shape"
+    assert code(check_out, PROBLEM, out.float(), 2, "cpu") == "dtype"
+    assert code(check_out, PROBLEM, out.to("meta"), 2, "cpu") == "device"
+    wide = torch.zeros((2, 8, 128), dtype=torch.bfloat16)
+    assert code(check_out, PROBLEM, wide[..., :64], 2, "cpu") == "stride"
+
+
+def test_query_tokens_of_a_fixed_number_and_a_limit():
+    made = Batch(torch.zeros((2, 4), dtype=torch.int32), torch.tensor([40, 50], dtype=torch.int32), (40, 50))
+    limits = Limits(4, 64, 8, device="cpu")
+    check_batch(PROBLEM, limits, replace(made, q_lens=(1, 1)))
+    assert code(check_batch, PROBLEM, limits, replace(made, q_lens=(2, 3))) == "batch"
+    many = replace(PROBLEM, phase="prefill", q_len=0)
+    check_batch(many, limits, replace(made, q_lens=(3, 5)))
+    assert code(check_batch, many, limits, replace(made, q_lens=(4, 5))) == "batch"
+
+
 def test_sinks():
     sinks = torch.zeros(8)
     asked = replace(PROBLEM, sinks="fp32")
@@ -85,6 +105,7 @@ def test_sinks():
     assert code(check_sinks, asked, None, "cpu") == "sinks"
     assert code(check_sinks, asked, sinks[:4], "cpu") == "shape"
     assert code(check_sinks, asked, sinks.bfloat16(), "cpu") == "dtype"
+    assert code(check_sinks, asked, torch.zeros(16)[::2], "cpu") == "stride"
 
 
 class Recorder(Launcher):
@@ -115,7 +136,7 @@ def test_run_needs_a_plan_and_writes_where_told():
     launcher.plan(batch())
     out = torch.zeros((2, 8, 64), dtype=torch.bfloat16)
     assert launcher.run(q, kv, out=out).out is out
-    with pytest.raises(LaunchError, match="out is"):
+    with pytest.raises(LaunchError, match="out has shape"):
         launcher.run(q, kv, out=out[:1])
     assert launcher.run(q, kv).lse is None
 

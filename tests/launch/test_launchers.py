@@ -82,10 +82,14 @@ def test_bind_follows_the_decision(monkeypatch):
         sliding_window=None, softcap=None, sinks=True, causal=True,
     )  # fmt: skip
     kernels = {"xqa": {"providers": {"flashinfer-python": {"launcher": "xqa"}}}}
-    decision = SimpleNamespace(kernel="xqa", provider="flashinfer-python", q_dtype="bf16", calls=("zeroed-workspace",))
+    decision = SimpleNamespace(kernel="xqa", provider="flashinfer-python", q_dtype="bf16", calls=("equal-kv-strides",))
     launcher = bind(decision, group, page_size=16, limits=LIMITS, kernels=kernels)
     assert launcher.problem.sinks == "fp32"
-    assert launcher.settings.zero_workspace
+    assert launcher.settings.equal_kv_strides
+    decision.calls = ("sinks-bf16",)
+    assert bind(decision, group, page_size=16, limits=LIMITS, kernels=kernels).problem.sinks == "bf16"
+    group.sinks = False
+    assert bind(decision, group, page_size=16, limits=LIMITS, kernels=kernels).problem.sinks is None
     with pytest.raises(LaunchError, match="no kernel serves"):
         bind(SimpleNamespace(kernel=None, provider=None, q_dtype=None, calls=()), group, page_size=16, limits=LIMITS)
     with pytest.raises(LaunchError, match="no launcher in the catalogue"):
@@ -146,6 +150,96 @@ def test_fa3_is_asked_by_version(monkeypatch):
     sys.modules["vllm.vllm_flash_attn.flash_attn_interface"].FA2_AVAILABLE = False
     with pytest.raises(NotInstalledError, match="no FlashAttention 2 library"):
         run(launcher_for("fa2", "vllm", PROBLEM, LIMITS))
+
+
+def test_each_layer_of_a_group_keeps_its_own_fp8_scales(monkeypatch):
+    seen = recorded(monkeypatch, "vllm.vllm_flash_attn.flash_attn_interface", "flash_attn_varlen_func")
+    launcher = launcher_for("fa3", "vllm", replace(PROBLEM, q_dtype="fp8_e4m3", kv_dtype="fp8_e4m3"), LIMITS)
+    launcher.plan(batch())
+    pages = torch.zeros((6, 16, 2, 64)).to(torch.float8_e4m3fn)
+    passed = []
+    for k_scale, v_scale in ((0.5, 2.0), (0.125, 4.0), (0.5, 2.0)):
+        launcher.run(torch.zeros((2, 8, 64), dtype=torch.bfloat16), KVPages(pages, pages, k_scale, v_scale))
+        passed.append((seen["k_descale"], seen["v_descale"]))
+        assert seen["k_descale"].eq(k_scale).all()
+        assert seen["v_descale"].eq(v_scale).all()
+    assert passed[0][0].data_ptr() == passed[2][0].data_ptr() != passed[1][0].data_ptr()
+
+
+def test_each_captured_batch_size_keeps_its_own_table(monkeypatch):
+    seen = recorded(monkeypatch, "vllm.vllm_flash_attn.flash_attn_interface", "flash_attn_varlen_func")
+    for captured in (True, False):
+        launcher = launcher_for("fa3", "vllm", PROBLEM, replace(LIMITS, cuda_graph=captured))
+        run(launcher)
+        first = seen["block_table"], seen["seqused_k"]
+        one = Batch(batch().block_table[:1], batch().seq_lens[:1], batch().lens[:1])
+        launcher.plan(one)
+        later = replace(batch(), block_table=batch().block_table + 1)
+        launcher.plan(later)
+        assert first[0].equal(later.block_table) == captured
+
+
+def test_one_fa2_part_if_the_obligation_says_so(monkeypatch):
+    seen = recorded(monkeypatch, "vllm.vllm_flash_attn.flash_attn_interface", "flash_attn_varlen_func")
+    run(launcher_for("fa2", "vllm", PROBLEM, LIMITS, ["num-splits-1"]))
+    assert seen["num_splits"] == 1
+    run(launcher_for("fa2", "vllm", PROBLEM, LIMITS))
+    assert seen["num_splits"] == 0
+
+
+def test_partial_results_are_bounded_by_parts_tokens_and_heads():
+    limits = Limits(4, 1 << 20, cuda_graph=False, device="cpu", sm_count=132)
+    held = launcher_for("fa3", "vllm", PROBLEM, limits).workspace_bytes()
+    assert held == 128 * 4 * 8 * 65 * 4
+    assert launcher_for("fa3", "vllm", PROBLEM, replace(limits, max_context=640)).workspace_bytes() == held * 10 // 128
+    assert launcher_for("fa3", "vllm", PROBLEM, limits, ["num-splits-1"]).workspace_bytes() == 0
+    assert launcher_for("fa4", "flash-attn-4", PROBLEM, limits).workspace_bytes() == 0
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize(("phase", "q_len", "tokens"), [("decode", 1, [1, 4]), ("prefill", 0, [64, 64])])
+def test_warmup_runs_what_compiles_in_the_process_with_few_and_with_many_requests(
+    monkeypatch, phase, q_len, tokens, layout
+):
+    seen = recorded(monkeypatch, "vllm.vllm_flash_attn.cute.interface", "_flash_attn_fwd")
+    calls = []
+    home = sys.modules["vllm.vllm_flash_attn.cute.interface"]
+    inner = home._flash_attn_fwd
+    monkeypatch.setattr(home, "_flash_attn_fwd", lambda *a, **k: calls.append((a[0], k)) or inner(*a, **k))
+    limits = Limits(4, 4096, 64, cuda_graph=False, device="cpu")
+    problem = replace(PROBLEM, phase=phase, q_len=q_len, layout=layout, sinks="bf16")
+    launcher = launcher_for("fa4", "vllm", problem, limits)
+    launcher.warmup()
+    assert [len(q) for q, _ in calls] == tokens
+    assert [int(k["seqused_k"].max()) for _, k in calls] == [4096, 16]
+    assert seen["learnable_sink"].shape == (8,)
+    with pytest.raises(LaunchError, match="before plan"):
+        run_unplanned(launcher)
+
+
+def run_unplanned(launcher):
+    kv = torch.zeros((6, 16, 2, 64), dtype=torch.bfloat16)
+    launcher.run(torch.zeros((2, 8, 64), dtype=torch.bfloat16), KVPages(kv, kv))
+
+
+def test_prefill_of_many_batch_sizes_keeps_one_wrapper(monkeypatch):
+    made = []
+
+    class Wrapper:
+        def __init__(self, *_, **buffers):
+            made.append(buffers)
+
+        def plan(self, *_, **__):
+            pass
+
+    stand_in(monkeypatch, "flashinfer", BatchPrefillWithPagedKVCacheWrapper=Wrapper)
+    limits = Limits(4, 256, device="cpu")
+    launcher = launcher_for("native_fa2", "flashinfer-python", replace(PROBLEM, phase="prefill", q_len=0), limits)
+    launcher.plan(replace(batch(), q_lens=(3, 5)))
+    launcher.plan(replace(batch(), block_table=batch().block_table[:1], seq_lens=batch().seq_lens[:1],
+                          lens=batch().lens[:1], q_lens=(3,)))  # fmt: skip
+    assert len(made) == 1
+    assert not made[0].get("use_cuda_graph")
 
 
 def stand_in(monkeypatch, name, **attributes):

@@ -78,6 +78,8 @@ def test_a_row_is_asked_in_each_of_its_phases():
     assert {("bf16", "bf16"), ("bf16", "fp8_e4m3"), ("fp16", "fp16")} == {(a.q_dtype, a.kv_dtype) for a in prefill}
     assert {32, 96} <= {a.head_dim for a in prefill}
     assert any(a.window for a in prefill)
+    assert any(not a.causal for a in prefill)
+    assert {a.layout for a in prefill} == {"NHD", "HND"}
     assert any(a.lse for a in prefill)
     assert any(c.ask.phase == "verify" and c.ask.q_len == 4 for c in found)
 

@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from attnroute.probe import machine
+from attnroute.errors import UsageError
+from attnroute.probe import beside, machine
 from attnroute.probe.main import main, named_packages
 
 SCRIPT = Path(__file__).parents[2] / "scripts/arch_probe.py"
@@ -79,6 +81,8 @@ def test_nvidia_smi_is_read(monkeypatch):
     monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/x")
     monkeypatch.setattr(machine.subprocess, "run", lambda *a, **k: Done)
     assert machine.find_gpu() == ("NVIDIA H200", "9.0", "580.1", 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machine.find_gpu()[3] == 1
     Done.returncode, Done.stdout, Done.stderr = 9, "", "driver not loaded"
     with pytest.raises(machine.NoGpuError, match="driver not loaded"):
         machine.find_gpu()
@@ -86,6 +90,25 @@ def test_nvidia_smi_is_read(monkeypatch):
         machine.arch_of("8.6", {"sm90": {"compute_capability": "9.0"}})
     assert machine.arch_of("9.0", {"sm90": {"compute_capability": "9.0"}}) == "sm90"
     assert named_packages(["a==1"]) == {"a": "1"}
+
+
+def test_a_driver_that_does_not_answer_or_a_torch_without_the_device_is_one_line(monkeypatch, capsys):
+    def hangs(*args, **_):
+        raise subprocess.TimeoutExpired(args[0], 60)
+
+    monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/nvidia-smi")
+    monkeypatch.setattr(machine.subprocess, "run", hangs)
+    assert main([]) == 2
+    assert "did not answer" in capsys.readouterr().err
+
+
+def test_timings_begun_with_other_packages_are_not_gone_on_with(tmp_path):
+    def begun(version):
+        return beside._begun(SimpleNamespace(packages={"flashinfer-python": version}), tmp_path / "r.json")
+
+    assert begun("0.7.4").read() == begun("0.7.4").read()
+    with pytest.raises(UsageError, match=r"begun with flashinfer-python 0\.7\.4; give another --out"):
+        begun("0.8")
 
 
 def test_cases_that_a_capture_answered_are_left_out_where_versions_agree(no_gpu, tmp_path, capsys):

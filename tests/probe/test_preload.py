@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnroute.probe import preload, schedule
+from attnroute.probe.machine import NoGpuError
 
 FACTS = {"major": 9, "minor": 0, "name": "NVIDIA Test", "multi_processor_count": 132}
 
@@ -43,7 +44,7 @@ def test_without_a_usable_device_the_child_says_why(monkeypatch):
         raise RuntimeError("no such device")
 
     monkeypatch.setattr(preload, "device_facts", no_device)
-    with pytest.raises(RuntimeError, match="no such device"):
+    with pytest.raises(NoGpuError, match="torch cannot use the GPU.*no such device"):
         preload.ask_in_child()
 
 

@@ -88,6 +88,22 @@ def test_a_wrong_long_request_is_not_hidden_by_a_short_one():
     assert worst_error(bad, good) == pytest.approx(1.0)
 
 
+def test_a_wrong_token_is_not_hidden_by_a_long_prompt():
+    good = [torch.ones(550, 2, 4)]
+    bad = [good[0].clone()]
+    bad[0][549] = 0
+    assert worst_error(bad, good) > 0.2
+
+
+def test_a_captured_case_replays_with_other_lengths():
+    ask = case(graph=True).ask
+    inputs = make_inputs(ask, "cpu", 3)
+    lens, address = inputs.batch.seq_lens, inputs.batch.seq_lens.data_ptr()
+    refresh(inputs, replace(ask, lens=ask.lens[::-1]), 4)
+    assert lens.tolist() == list(inputs.batch.lens) == list(ask.lens[::-1])
+    assert inputs.batch.seq_lens.data_ptr() == address
+
+
 def test_unused_memory_is_poisoned_and_used_memory_is_random():
     ask = case().ask
     inputs = make_inputs(ask, "cpu", 3)
@@ -122,6 +138,10 @@ def test_exceptions_are_told_apart():
     assert classify(RuntimeError("Ninja build failed. Ninja output: ...")) == "build-fails"
     assert classify(type("DSLRuntimeError", (Exception,), {})("x")) == "build-fails"
     assert classify(RuntimeError("Unsupported group_size: 5")) == "raises"
+    for said in ("Could not find nvcc and default cuda_home='/usr/local/cuda'", "CUDA out of memory. Tried to",
+                 "[Errno 2] No such file or directory: 'ninja'", "[Errno 28] No space left on device"):  # fmt: skip
+        assert classify(RuntimeError(said)) == "not-installed", said
+    assert classify(RuntimeError("out of resource: shared memory")) == "raises"
     log = "[1/2] nvcc ...\n/home/x/flashinfer/data/a.cu(3): error: static assertion failed\nmore"
     assert build_line(log) == "flashinfer/data/a.cu(3): error: static assertion failed"
 

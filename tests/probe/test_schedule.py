@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from attnroute.probe.capture import Journal
 from attnroute.probe.cases import cases_for
 from attnroute.probe.predict import predicted_cases
 from attnroute.probe.schedule import Task, child_problem, run_tasks
-from attnroute.probe.session import Session, correctness_tasks, module_tasks, run_cases
+from attnroute.probe.session import Session, answers, correctness_tasks, module_tasks, on_gpu, run_cases
 from attnroute.probe.tolerance import load_tolerances
 
 from .fakes import PACKAGES, Crashing, Eager, Hanging, Registry, making, table
@@ -81,6 +82,24 @@ def test_cases_wait_for_builds_and_a_failed_build_is_their_answer():
     assert "static assertion" in answers["b"]["message"]
 
 
+def test_a_build_that_was_killed_or_ran_out_of_time_says_nothing_about_its_cases():
+    def killed():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    builds = [task("slow", lambda: time.sleep(60), kind="build", timeout=0.5), task("killed", killed, kind="build")]
+    answers, _ = collect([*builds, task("a", fine, needs=["slow"]), task("b", fine, needs=["killed"])])
+    assert answers["a"]["outcome"] == answers["b"]["outcome"] == "timeout"
+
+
+def test_what_the_deadline_cut_short_is_told_from_what_hung():
+    tasks = [task("hung", lambda: time.sleep(60), timeout=0.3), task("cut", lambda: time.sleep(60), timeout=90)]
+    answers, _ = collect(tasks, deadline=time.monotonic() + 0.4)
+    assert [(answers[n]["outcome"], answers[n]["cut"]) for n in ("hung", "cut")] == [
+        ("timeout", False),
+        ("timeout", True),
+    ]
+
+
 def test_nothing_starts_after_the_deadline():
     answers, left = collect(
         [task(str(n), lambda: time.sleep(0.3) or fine()) for n in range(40)], deadline=time.monotonic() + 0.5
@@ -114,9 +133,8 @@ def some_cases(count):
 
 
 def run(kind, cases, journal, **more):
-    return run_cases(
-        session(), cases, journal, jobs=2, timeout=more.pop("timeout", 60), seed=1, make=making(kind), device="cpu"
-    )
+    return run_cases(session(), cases, journal, jobs=2, timeout=more.pop("timeout", 60), seed=1, make=making(kind),
+                     device="cpu", **more)  # fmt: skip
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
@@ -130,6 +148,26 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     assert [r["outcome"] for r in again] == ["ok", "ok", "faults"]
     assert again[2]["verdict"] == "contradicts"
     assert len(journal.read()) == 3
+
+
+def test_cases_that_the_deadline_cut_short_are_asked_again(tmp_path):
+    journal, cases = Journal(tmp_path / "j"), some_cases(2)
+    assert run(Hanging, cases, journal, deadline=time.monotonic() + 0.5) == []
+    assert [r["outcome"] for r in run(Eager, cases, journal)] == ["ok", "ok"]
+
+
+def test_a_journal_of_another_version_answers_nothing_and_verdicts_are_those_of_the_tables_now(tmp_path):
+    journal, cases = Journal(tmp_path / "j"), some_cases(1)
+    (first,) = run(Eager, cases, journal)
+    refused = cases[0].with_prediction({"status": "rejected", "code": "x", "outcome": None}, ())
+    assert answers(session(), journal, [refused])[first["id"]]["verdict"] == "surprise"
+    journal.append({**first, "version": "0.9"})
+    assert answers(session(), journal, cases) == {}
+
+
+def test_a_process_gets_one_of_the_gpus_that_it_may_use(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert on_gpu(1, lambda: os.environ["CUDA_VISIBLE_DEVICES"]) == "7"
 
 
 def test_a_hanging_case_is_silent_about_the_tables(tmp_path):

@@ -9,7 +9,18 @@ from attnroute.probe import timing_run
 from attnroute.probe.capture import Journal
 from attnroute.probe.grid import later, shapes, sweep
 from attnroute.probe.timing import Entry
-from attnroute.probe.timing_run import FEW, LONG, MANY, PASSES, WARM, passes_of, prepare_tasks, run_timings
+from attnroute.probe.timing_run import (
+    FEW,
+    LONG,
+    MANY,
+    PASSES,
+    WARM,
+    is_prepared,
+    mark_prepared,
+    passes_of,
+    prepare_tasks,
+    run_timings,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -72,6 +83,15 @@ def test_the_grid_is_timed_twice_and_a_sweep_once(session, monkeypatch, tmp_path
     assert times == {s.id: sorted(passes_of(s)) for s in asked}
     assert [times[s.id] for s in asked if not s.swept] == [list(PASSES)] * 7
     assert sum(map(len, times.values())) == 20
+
+
+def test_what_is_compiled_for_one_set_is_not_for_another(tmp_path):
+    journal = Journal(tmp_path / "t.timings")
+    mark_prepared(journal, ["grid"])
+    assert is_prepared(journal, ["grid"])
+    assert not is_prepared(journal, ["grid", "drawn"])
+    mark_prepared(journal, ["drawn"])
+    assert is_prepared(journal, ["grid", "drawn"])
 
 
 def test_a_chunk_that_dies_is_gone_on_with_and_says_why(session, monkeypatch, tmp_path):
