@@ -12,7 +12,9 @@ from attnroute.launch.flashinfer_pages import page_index
 from attnroute.launch.packages import load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Problem, Tensor
 
-FLOAT_WORKSPACE, INT_WORKSPACE = 128 * MIB, 8 * MIB
+INT_WORKSPACE = 8 * MIB
+#: What FlashInfer advises for partial results, and the query rows of a tile of its FA2 template, by what they are for.
+FLOAT_WORKSPACE, TILES = 128 * MIB, (16, 64, 128)
 LN2 = log(2.0)
 
 
@@ -27,17 +29,17 @@ class DecodeWrapper(Launcher):
         self._wrapper: Any = None
 
     def workspace_bytes(self, limits: Limits | None = None) -> int:
-        """128 MiB for partial results, and for each captured batch size 8 MiB of plan (as much is pinned on the host).
+        """128 MiB or more for partial results, and 8 MiB of plan for each captured batch size (as much on the host).
 
         Counted for one batch size, the largest.
         """
         limits = limits or self.limits
-        return FLOAT_WORKSPACE + INT_WORKSPACE + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
+        return float_workspace(self, limits) + INT_WORKSPACE + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
 
     def _make(self, batch: int) -> Any:
         import torch
 
-        workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
+        workspace = self._workspace(float_workspace(self, self.limits), zeroed=True)
         graph: dict[str, Any] = {}
         if self.limits.cuda_graph:
             pages = batch * self.limits.max_pages(self.problem.page_size)
@@ -82,6 +84,22 @@ class DecodeWrapper(Launcher):
 
     def _run(self, q: Tensor, kv: KVPages, sinks: Tensor | None, out: Tensor, lse: Tensor | None) -> AttentionOut:  # noqa: ARG002
         return run_wrapper(self._wrapper, self.problem, q, kv, out, lse)
+
+
+def float_workspace(owner: Launcher, limits: Limits) -> int:
+    """Bytes for partial results: FlashInfer's advice, or what its plan takes where keys are split, if that is more.
+
+    Before 0.7.4 the plan reserves a row for each query head and row of a tile, the group ratio too often; at ratios of
+    48 and more a step of four tokens does not fit the advice (`scheduler.cuh`, batch_prefill_tmp_v).
+    """
+    p = owner.problem
+    tokens = limits.max_q_tokens or limits.max_batch * max(p.q_len, 1)
+    rows = (p.q_len or tokens) * p.group_ratio
+    tile = next((t for t in TILES if rows <= t), TILES[-1])
+    blocks = 2 * limits.sm_count // p.num_kv_heads  # keys are split while there are fewer
+    if owner.captures:
+        blocks = max(blocks, -(-tokens * p.group_ratio // tile) + limits.max_batch - 1)
+    return max(FLOAT_WORKSPACE, blocks * tile * p.num_q_heads * (p.head_dim_v + 1) * 4 + MIB)
 
 
 def backend_for(problem: Problem) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from attnroute.launch.base import Launcher, as_layout, window_left
 from attnroute.launch.dtypes import torch_dtype
 from attnroute.launch.flashinfer_pages import page_index, q_indptr
-from attnroute.launch.native_decode import FLOAT_WORKSPACE, INT_WORKSPACE, kept, natural, run_wrapper
+from attnroute.launch.native_decode import INT_WORKSPACE, float_workspace, kept, natural, run_wrapper
 from attnroute.launch.packages import jit_module, load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
@@ -112,7 +112,8 @@ class SinkPrefill:
 
     def _make(self, batch: int) -> Any:
         p, owner = self.owner.problem, self.owner
-        workspace, buffers = owner._workspace(FLOAT_WORKSPACE, zeroed=True), _graph_buffers(owner, batch)
+        workspace = owner._workspace(float_workspace(owner, owner.limits), zeroed=True)
+        buffers = _graph_buffers(owner, batch)
         make = self._wrapper_with_sinks()
         if not hasattr(make, "_sink_jit_args"):
             jit, more = self._own_variant()
@@ -167,16 +168,16 @@ class PrefillWrapper(Launcher):
             return self._sinks.modules()
         return prefill_modules(self, self.backend)
 
-    def workspace_bytes(self, limits: Limits | None = None) -> int:  # noqa: ARG002
-        """128 MiB for partial results, and for each captured batch size 8 MiB of plan (as much is pinned on the host).
+    def workspace_bytes(self, limits: Limits | None = None) -> int:
+        """128 MiB or more for partial results, and 8 MiB of plan for each captured batch size (as much on the host).
 
         Counted for one batch size.
         """
-        return FLOAT_WORKSPACE + INT_WORKSPACE
+        return float_workspace(self, limits or self.limits) + INT_WORKSPACE
 
     def _make(self, batch: int) -> Any:
         make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
-        workspace = self._workspace(FLOAT_WORKSPACE, zeroed=True)
+        workspace = self._workspace(float_workspace(self, self.limits), zeroed=True)
         return make(workspace, self.problem.layout, backend=self.backend, **_graph_buffers(self, batch))
 
     def _plan(self, batch: Batch) -> None:

@@ -187,6 +187,16 @@ def test_one_fa2_part_if_the_obligation_says_so(monkeypatch):
     assert seen["num_splits"] == 0
 
 
+def test_flashinfers_workspace_holds_what_its_plan_takes():
+    wide = replace(PROBLEM, num_q_heads=96, head_dim=128, head_dim_v=128, phase="verify", q_len=4)
+    limits = Limits(4, 1100, 16, cuda_graph=False, device="cpu", sm_count=132)
+    asked = 150994944  # what a plan of 0.6.16.post3 asked for on an H200, and could not have of 128 MiB
+    for name in ("native_tc", "native_fa2"):
+        assert launcher_for(name, "flashinfer-python", wide, limits).workspace_bytes() > asked + (8 << 20)
+        held = launcher_for(name, "flashinfer-python", PROBLEM, limits).workspace_bytes()
+        assert held - (8 << 20) - (128 << 20) < 1 << 20
+
+
 def test_partial_results_are_bounded_by_parts_tokens_and_heads():
     limits = Limits(4, 1 << 20, cuda_graph=False, device="cpu", sm_count=132)
     held = launcher_for("fa3", "vllm", PROBLEM, limits).workspace_bytes()
