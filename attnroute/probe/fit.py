@@ -23,8 +23,8 @@ class Settings:
     worst counts as well as the mean.
     """
 
-    price: float = 0.1
-    least: int = 3
+    price: float = 0.05
+    least: int = 4
     depth: int = 7
     steep: float = 4.0
 
@@ -103,9 +103,9 @@ def _cost(shapes: Sequence[Timed], settings: Settings) -> float:
 
 
 def _cuts(shapes: Sequence[Timed], axis: str) -> list[int]:
-    """Where the axis can be cut: at the geometric middle of two values, of ratios at the upper one."""
+    """Where the axis can be cut: at the geometric middle of two values."""
     values = sorted({getattr(s, axis) for s in shapes})
-    return [b if axis == "ratio" else max(a + 1, round((a * b) ** 0.5)) for a, b in pairwise(values)]
+    return [max(a + 1, round((a * b) ** 0.5)) for a, b in pairwise(values)]
 
 
 Ranges = dict[str, tuple[int | None, int | None]]
