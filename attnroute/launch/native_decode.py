@@ -34,7 +34,11 @@ class DecodeWrapper(Launcher):
         Counted for one batch size, the largest.
         """
         limits = limits or self.limits
-        return float_workspace(self, limits) + INT_WORKSPACE + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
+        return (
+            float_workspace(self, limits)
+            + INT_WORKSPACE
+            + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
+        )
 
     def _make(self, batch: int) -> Any:
         import torch

@@ -44,7 +44,7 @@ def test_without_a_usable_device_the_child_says_why(monkeypatch):
         raise RuntimeError("no such device")
 
     monkeypatch.setattr(preload, "device_facts", no_device)
-    with pytest.raises(NoGpuError, match="torch cannot use the GPU.*no such device"):
+    with pytest.raises(NoGpuError, match=r"torch cannot use the GPU.*no such device"):
         preload.ask_in_child()
 
 
