@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attnroute.launch.problem import Limits, Module, Problem, Tensor
 
 MIB = 1 << 20
+FIRST_TOKENS = 256  # of a prompt that only warms up
 
 
 class Launcher(ABC):
@@ -78,8 +79,9 @@ class Launcher(ABC):
             if not module.ready():
                 module.build()
         if self.compiles_in_process:
+            most = (self.limits.max_q_tokens or self.limits.max_batch * FIRST_TOKENS) // (self.problem.q_len or 1)
             for batch, context in ((1, self.limits.max_context), (self.limits.max_batch, self.problem.page_size)):
-                self._first_call(batch, min(context, self.limits.max_context))
+                self._first_call(max(1, min(batch, most)), min(context, self.limits.max_context))
             self._batch = None
 
     def _first_call(self, size: int, context: int) -> None:
@@ -87,7 +89,7 @@ class Launcher(ABC):
         import torch
 
         p, device = self.problem, self.limits.device
-        step = p.q_len or max(1, min(context, (self.limits.max_q_tokens or context) // size))
+        step = p.q_len or max(1, min(context, FIRST_TOKENS, (self.limits.max_q_tokens or context) // size))
         context = max(context, step)
         table = torch.zeros((size, -(-context // p.page_size)), dtype=torch.int32, device=device)
         lens = torch.full((size,), context, dtype=torch.int32, device=device)
@@ -163,9 +165,9 @@ class Launcher(ABC):
     def _keep(self, name: str, tensor: Tensor) -> Tensor:
         """A contiguous copy at an address that later plans of the same shape write to, so that graphs see new values.
 
-        Where graphs are captured each shape has its own, which stays: the graph of another batch size replays from it.
+        Where graphs are captured each batch size has its own, which stays: the graph of another one replays from it.
         """
-        key = (name, tuple(tensor.shape), tensor.dtype) if self.captures else (name,)
+        key = (name, tensor.shape[0]) if self.captures else (name,)
         held = self._kept.get(key)
         if held is None or held.shape != tensor.shape or held.dtype != tensor.dtype:
             held = self._kept[key] = tensor.to(self.limits.device).clone().contiguous()

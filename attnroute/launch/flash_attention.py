@@ -8,8 +8,8 @@ from attnroute.launch.base import Launcher, window_left
 from attnroute.launch.flashinfer_pages import q_indptr
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
-#: `num_splits_heuristic(..., 128)` in FA2, FA3 and vLLM's FA4; the smallest tile of keys that they cut.
-MOST_PARTS, LEAST_TILE = 128, 64
+#: `num_splits_heuristic(..., 128)` in FA2, FA3 and vLLM's FA4; their smallest tile of keys and largest of queries.
+MOST_PARTS, LEAST_TILE, MOST_ROWS = 128, 64, 192
 
 
 class FlashAttention(Launcher):
@@ -26,12 +26,16 @@ class FlashAttention(Launcher):
     def workspace_bytes(self, limits: Limits | None = None) -> int:
         """The package allocates partial results by itself in each call; this bounds them.
 
-        Float32, and where it splits as it likes up to 128 parts, one for each SM and each tile of 64 keys or more.
+        Float32, and where it splits as it likes up to 128 parts, one for each tile of 64 keys or more; causal prompts
+        are split only while their queries fill fewer tiles than there are SMs.
         """
         limits, p = limits or self.limits, self.problem
-        tokens = limits.max_q_tokens or limits.max_batch * max(p.q_len, 1)
-        parts = self.splits() or min(MOST_PARTS, limits.sm_count, -(-limits.max_context // LEAST_TILE))
-        return parts * tokens * p.num_q_heads * (p.head_dim_v + 1) * 4 if parts > 1 else 0
+        tokens = limits.max_q_tokens or limits.max_batch * (p.q_len or limits.max_context)
+        rows = tokens * p.num_q_heads
+        if p.causal:
+            rows = min(rows, limits.max_batch * limits.sm_count * MOST_ROWS)
+        parts = self.splits() or min(MOST_PARTS, -(-limits.max_context // LEAST_TILE))
+        return parts * rows * (-(-p.head_dim_v // 32) * 32 + 1) * 4 if parts > 1 else 0
 
     def splits(self) -> int:
         """Parts that the keys of a request may be cut into; 0 leaves it to the package."""

@@ -9,12 +9,10 @@ from typing import Any, ClassVar
 from attnroute.launch.base import MIB, Launcher, as_layout, window_left
 from attnroute.launch.dtypes import is_fp8, torch_dtype
 from attnroute.launch.flashinfer_pages import page_index
-from attnroute.launch.packages import load
+from attnroute.launch.packages import at_least, load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Problem, Tensor
 
-INT_WORKSPACE = 8 * MIB
-#: What FlashInfer advises for partial results, and the query rows of a tile of its FA2 template, by what they are for.
-FLOAT_WORKSPACE, TILES = 128 * MIB, (16, 64, 128)
+FLOAT_WORKSPACE, INT_WORKSPACE = 128 * MIB, 8 * MIB  # the first is what FlashInfer advises
 LN2 = log(2.0)
 
 
@@ -35,7 +33,7 @@ class DecodeWrapper(Launcher):
         """
         limits = limits or self.limits
         return (
-            float_workspace(self, limits)
+            float_workspace(self, limits, uniform=True)
             + INT_WORKSPACE
             + 4 * limits.max_batch * (limits.max_pages(self.problem.page_size) + 2)
         )
@@ -43,7 +41,7 @@ class DecodeWrapper(Launcher):
     def _make(self, batch: int) -> Any:
         import torch
 
-        workspace = self._workspace(float_workspace(self, self.limits), zeroed=True)
+        workspace = self._workspace(float_workspace(self, self.limits, uniform=True), zeroed=True)
         graph: dict[str, Any] = {}
         if self.limits.cuda_graph:
             pages = batch * self.limits.max_pages(self.problem.page_size)
@@ -90,20 +88,30 @@ class DecodeWrapper(Launcher):
         return run_wrapper(self._wrapper, self.problem, q, kv, out, lse)
 
 
-def float_workspace(owner: Launcher, limits: Limits) -> int:
-    """Bytes for partial results: FlashInfer's advice, or what its plan takes where keys are split, if that is more.
+def float_workspace(owner: Launcher, limits: Limits, *, uniform: bool) -> int:
+    """Bytes for partial results: FlashInfer's advice, or what the plan of its FA2 template takes at most, if more.
 
-    Before 0.7.4 the plan reserves a row for each query head and row of a tile, the group ratio too often; at ratios of
-    48 and more a step of four tokens does not fit the advice (`scheduler.cuh`, batch_prefill_tmp_v).
+    `uniform`: the plan is told that requests have equally many query tokens, else in a graph it sizes tiles for one
+    that has nearly all (`scheduler.cuh`, PrefillSplitQOKVIndptr and PrefillPlan). Before 0.7.4 it reserves a row for
+    each query head and row of a tile, the group ratio too often: ratio 48 does not fit the advice with four tokens.
     """
     p = owner.problem
-    tokens = limits.max_q_tokens or limits.max_batch * max(p.q_len, 1)
-    rows = (p.q_len or tokens) * p.group_ratio
-    tile = next((t for t in TILES if rows <= t), TILES[-1])
+    tokens = limits.max_q_tokens or limits.max_batch * (p.q_len or limits.max_context)
+    longest = tokens - limits.max_batch + 1 if owner.captures and not uniform else p.q_len or tokens
+    tile = _tile(longest * p.group_ratio, p.head_dim_v)
     blocks = 2 * limits.sm_count // p.num_kv_heads  # keys are split while there are fewer
     if owner.captures:
         blocks = max(blocks, -(-tokens * p.group_ratio // tile) + limits.max_batch - 1)
-    return max(FLOAT_WORKSPACE, blocks * tile * p.num_q_heads * (p.head_dim_v + 1) * 4 + MIB)
+    shared = p.group_ratio if at_least(owner.provider, "0.7.4") else 1
+    rows = p.num_q_heads * -(-blocks * tile // shared)
+    return max(FLOAT_WORKSPACE, rows * (p.head_dim_v + 1) * 4 + MIB)
+
+
+def _tile(rows: int, head_dim_v: int) -> int:
+    """Rows of a tile of queries at most: FA2DetermineCtaTileQ in `utils.cuh`."""
+    if head_dim_v >= 256:
+        return 64
+    return next((size for size in (16, 64) if rows <= size), 128)
 
 
 def backend_for(problem: Problem) -> str:

@@ -112,7 +112,7 @@ class SinkPrefill:
 
     def _make(self, batch: int) -> Any:
         p, owner = self.owner.problem, self.owner
-        workspace = owner._workspace(float_workspace(owner, owner.limits), zeroed=True)
+        workspace = owner._workspace(float_workspace(owner, owner.limits, uniform=False), zeroed=True)
         buffers = _graph_buffers(owner, batch)
         make = self._wrapper_with_sinks()
         if not hasattr(make, "_sink_jit_args"):
@@ -173,11 +173,11 @@ class PrefillWrapper(Launcher):
 
         Counted for one batch size.
         """
-        return float_workspace(self, limits or self.limits) + INT_WORKSPACE
+        return float_workspace(self, limits or self.limits, uniform=False) + INT_WORKSPACE
 
     def _make(self, batch: int) -> Any:
         make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
-        workspace = self._workspace(float_workspace(self, self.limits), zeroed=True)
+        workspace = self._workspace(float_workspace(self, self.limits, uniform=False), zeroed=True)
         return make(workspace, self.problem.layout, backend=self.backend, **_graph_buffers(self, batch))
 
     def _plan(self, batch: Batch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from attnroute.launch.dtypes import is_fp8
-from attnroute.launch.native_decode import DecodeWrapper
+from attnroute.launch.native_decode import INT_WORKSPACE, DecodeWrapper, float_workspace
 from attnroute.launch.native_prefill import SinkPrefill, prefill_modules
-from attnroute.launch.problem import AttentionOut, Batch, KVPages, Module, Tensor
+from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
 
 class Launch(DecodeWrapper):
@@ -27,6 +27,13 @@ class Launch(DecodeWrapper):
         if self._sinks is not None:
             return self._sinks.modules()
         return prefill_modules(self, "fa3" if is_fp8(self.problem.q_dtype) else "fa2")
+
+    def workspace_bytes(self, limits: Limits | None = None) -> int:
+        """As the decode wrapper, or with sinks as the prefill wrapper, whose plan may take more."""
+        limits = limits or self.limits
+        if self._sinks is not None:
+            return float_workspace(self, limits, uniform=False) + INT_WORKSPACE
+        return super().workspace_bytes(limits)
 
     def _plan(self, batch: Batch) -> None:
         if self._sinks is not None:

@@ -17,6 +17,18 @@ def load(module: str, distribution: str) -> Any:
         raise NotInstalledError(f"{module} cannot be imported; install {distribution} ({error})") from error
 
 
+def at_least(distribution: str, version: str) -> bool:
+    """Whether the installed distribution is that version or newer; False where it is not installed or does not say."""
+    from importlib import metadata
+
+    from packaging.version import Version
+
+    try:
+        return Version(metadata.version(distribution)) >= Version(version)
+    except metadata.PackageNotFoundError:
+        return False
+
+
 def jit_module(spec: Any) -> Module:
     """FlashInfer's description of a module as something that can be built."""
     return Module(spec.name, spec.build, lambda: spec.is_aot or spec.is_compiled)

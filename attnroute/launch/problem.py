@@ -58,7 +58,7 @@ class Limits:
     max_q_tokens: int | None = None
     cuda_graph: bool = True
     device: str = "cuda"
-    sm_count: int = 160
+    sm_count: int = 192  # no GPU of the tables has more
 
     def max_pages(self, page_size: int) -> int:
         """Pages of the longest request."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnroute.errors import UsageError
 from attnroute.probe.capture import Journal
+from attnroute.probe.case import SILENT
 from attnroute.probe.grid import SETS
 from attnroute.probe.schedule import cpu_count, run_tasks, timings_path
 from attnroute.probe.session import build_slots, module_tasks
@@ -28,20 +29,23 @@ def compile_all(
     from attnroute.probe import timing_run
 
     timed = args.time or args.time_only
+    journal = _begun(session, out) if timed else None
     tasks = [] if args.time_only else module_tasks(session, cases)
     if timed:
         tasks += timing_run.prepare_tasks(session, _shapes(args), gpus)
     tasks = list({task.id: task for task in tasks}.values())
     failed: list[str] = []
+    silent: list[str] = []
 
     def done(task: Task, result: Result) -> None:
         if result["outcome"] != "ok":
             failed.append(task.id)
+            silent.extend([task.id] if result["outcome"] in SILENT else ())
             print(f"{task.id}: {result['outcome']}: {_message(result)}")
 
     left = run_tasks(tasks, _slots(gpus), done, deadline=end)
-    if timed and not left:
-        timing_run.mark_prepared(_begun(session, out), _sets(args))
+    if journal is not None and not left and not silent and args.shapes is None:
+        timing_run.mark_prepared(journal, _sets(args))
     print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
     return 1 if failed else 0
 
@@ -53,7 +57,7 @@ def timings(
     from attnroute.probe import timing_run
 
     if not (args.time or args.time_only):
-        journal = Journal(timings_path(out))
+        journal = _begun(session, out, stamp=False)
         return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
     journal = _begun(session, out)
     shapes = _shapes(args)
@@ -75,14 +79,17 @@ def timings(
     return timing_run.timings_of(journal), bandwidth
 
 
-def _begun(session: Session, out: Path) -> Journal:
-    """The journal of timings, which names the packages that it was begun with; UsageError if they are others now."""
+def _begun(session: Session, out: Path, *, stamp: bool = True) -> Journal:
+    """The journal of timings, which names the packages that it was begun with; UsageError if they are others now.
+
+    With `stamp` a new one is begun with the packages at hand.
+    """
     journal = Journal(timings_path(out))
     begun = journal.read().get("packages")
     if begun is not None and begun["packages"] != dict(session.packages):
         held = " ".join(f"{name} {version}" for name, version in begun["packages"].items())
         raise UsageError(f"{timings_path(out)} was begun with {held}; give another --out", code="usage")
-    if begun is None:
+    if begun is None and stamp:
         journal.append({"id": "packages", "packages": dict(session.packages), "timings": []})
     return journal
 

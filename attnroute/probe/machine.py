@@ -50,8 +50,10 @@ def find_gpu() -> tuple[str, str, str, int]:
         raise NoGpuError(f"no NVIDIA GPU found: nvidia-smi said {said or 'nothing'}")
     name, capability, driver = (part.strip() for part in lines[0].split(",")[:3])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "":
+        raise NoGpuError("no NVIDIA GPU found: CUDA_VISIBLE_DEVICES is empty and hides every one")
     alike = lines.count(lines[0])
-    return name, capability, driver, min(alike, len(visible.split(","))) if visible else alike
+    return name, capability, driver, alike if visible is None else min(alike, len(visible.split(",")))
 
 
 def nvcc_version() -> str | None:

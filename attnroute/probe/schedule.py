@@ -87,7 +87,8 @@ def _finish(child: _Child, status: int) -> Result:
             data += chunk
     os.close(child.pipe)
     if os.WIFSIGNALED(status):
-        return {"outcome": "faults", "message": signal_words(os.WTERMSIG(status))}
+        by = os.WTERMSIG(status)  # nothing that a kernel does ends in SIGKILL: somebody was short of memory
+        return {"outcome": "timeout" if by == signal.SIGKILL else "faults", "message": signal_words(by)}
     try:
         result: Result = json.loads(data)
     except ValueError:
@@ -112,8 +113,8 @@ def run_tasks(
     """Runs all tasks, `slots[kind]` of a kind at a time, in the order given. Returns how many were not started.
 
     `on_done` gets each result as it comes. A task whose need failed is not run and ends as `build-fails` with that
-    message; as `timeout` if the need was killed or ran out of time, which says nothing about it. After `deadline`
-    (time.monotonic) nothing new starts, and what still runs then ends as `timeout`, `cut` short.
+    message; as `timeout`, `cut` short, if the need was killed or ran out of time, which says nothing about it. After
+    `deadline` (time.monotonic) nothing new starts, and what still runs then ends so as well.
     """
     waiting = list(tasks)
     _check_needs(waiting)
@@ -168,8 +169,9 @@ def _launch(
         if broken is not None:
             done.add(task.id)
             refused = failed[broken]["outcome"] in ("build-fails", "raises")
+            message = str(failed[broken].get("message", ""))
             outcome = "build-fails" if refused else "timeout"
-            on_done(task, {"outcome": outcome, "error": None, "message": str(failed[broken].get("message", ""))})
+            on_done(task, {"outcome": outcome, "error": None, "message": message, "cut": not refused})
         elif task.needs <= done and free.get(task.kind, 0) > 0:
             free[task.kind] -= 1
             running.append(_start(task))

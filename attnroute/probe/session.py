@@ -192,12 +192,17 @@ def record(case: Case, result: Mapping[str, Any], version: str) -> dict[str, Any
 
 
 def answers(session: Session, journal: Journal, cases: Iterable[Case]) -> dict[str, dict[str, Any]]:
-    """What a journal knows of these cases with the packages at hand, held against what the tables say now."""
+    """What a journal knows of these cases with the packages at hand, held against what the tables say now.
+
+    A package that was not there, or a machine short of something, is asked again; a case that hung is not.
+    """
     known = journal.read()
     found = {}
     for case in cases:
         held = known.get(case.id)
-        if held is not None and held.get("version") == session.packages[case.provider]:
+        if held is None or held["outcome"] == "not-installed":
+            continue
+        if held.get("version") == session.packages[case.provider]:
             found[case.id] = record(case, held, held["version"])
     return found
 
@@ -231,7 +236,7 @@ def run_cases(
         finished += 1
         case = todo[task.id]
         if result.get("cut"):
-            return  # by the deadline of this run; the next one asks again
+            return  # by the deadline of this run, or for want of its module; the next run asks again
         entry = record(case, result, session.packages[case.provider])
         known[case.id] = entry
         journal.append(entry)

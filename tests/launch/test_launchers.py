@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -187,6 +189,60 @@ def test_one_fa2_part_if_the_obligation_says_so(monkeypatch):
     assert seen["num_splits"] == 0
 
 
+def plan_takes(q_len, batch, problem, sms, *, graph, uniform, old):
+    """Bytes that FlashInfer's plan reserves where it splits keys: PrefillSplitQOKVIndptr and PrefillPlan, by hand."""
+
+    def tile(rows):
+        if problem.head_dim_v >= 512 and not old:
+            return 16 if rows <= 32 else 32
+        if rows > 64 and problem.head_dim_v < 256:
+            return 128
+        return 64 if rows > 16 else 16
+
+    ratio, split = problem.group_ratio, 2 * sms // problem.num_kv_heads
+    if not graph:
+        size, blocks = tile(q_len * ratio), split
+    elif uniform:
+        size = tile(q_len * ratio)
+        blocks = max(split, batch * -(-q_len * ratio // size))
+    else:
+        size = tile((batch * q_len - batch + 1) * ratio)
+        blocks = max(split, -(-batch * q_len * ratio // size) + batch - 1)
+    rows = blocks * size if old else -(-blocks * size // ratio)
+    return problem.num_q_heads * rows * (problem.head_dim_v + 1) * 4
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    q_len=st.integers(1, 8), batch=st.integers(1, 256), kv_heads=st.sampled_from([1, 2, 8, 16, 32]),
+    ratio=st.sampled_from([1, 2, 4, 8, 16, 48, 64]), head=st.sampled_from([64, 128, 256, 512]),
+    graph=st.booleans(), old=st.booleans(), told=st.booleans(),
+)  # fmt: skip
+def test_flashinfers_workspace_holds_what_its_plan_takes_at_most(q_len, batch, kv_heads, ratio, head, graph, old, told):
+    problem = Problem(kv_heads * ratio, kv_heads, head, head, 16, phase="verify" if q_len > 1 else "decode",
+                      q_len=q_len)  # fmt: skip
+    for sms, most in ((132, None), (132, batch * q_len), (148, None)):
+        limits = Limits(batch, 4096, most, cuda_graph=graph, device="cpu", sm_count=sms)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("attnroute.launch.native_decode.at_least", lambda *_: not old)
+            for name, uniform in (("native_tc", True), ("native_fa2", False)):
+                held = launcher_for(name, "flashinfer-python", problem, limits).workspace_bytes() - (8 << 20)
+                for size in (1, max(1, batch // 2), batch):
+                    needed = plan_takes(q_len, size, problem, sms, graph=graph, uniform=uniform, old=old)
+                    assert held >= needed, (name, size)
+                if told:
+                    asked = replace(problem, sinks="fp32")
+                    sunk = launcher_for(name, "flashinfer-python", asked, limits).workspace_bytes() - (8 << 20)
+                    assert sunk >= plan_takes(q_len, batch, problem, sms, graph=graph, uniform=False, old=old)
+
+
+def test_flashinfers_workspace_is_the_advice_where_that_is_enough(monkeypatch):
+    monkeypatch.setattr("attnroute.launch.native_decode.at_least", lambda *_: True)
+    limits = Limits(64, 8192, cuda_graph=True, device="cpu", sm_count=132)
+    wide = replace(PROBLEM, num_q_heads=64, num_kv_heads=1, head_dim=128, head_dim_v=128)
+    assert launcher_for("native_tc", "flashinfer-python", wide, limits).workspace_bytes() < 137 << 20
+
+
 def test_flashinfers_workspace_holds_what_its_plan_takes():
     wide = replace(PROBLEM, num_q_heads=96, head_dim=128, head_dim_v=128, phase="verify", q_len=4)
     limits = Limits(4, 1100, 16, cuda_graph=False, device="cpu", sm_count=132)
@@ -201,6 +257,10 @@ def test_partial_results_are_bounded_by_parts_tokens_and_heads():
     limits = Limits(4, 1 << 20, cuda_graph=False, device="cpu", sm_count=132)
     held = launcher_for("fa3", "vllm", PROBLEM, limits).workspace_bytes()
     assert held == 128 * 4 * 8 * 65 * 4
+    prompts = replace(PROBLEM, phase="prefill", q_len=0)
+    unbounded = launcher_for("fa3", "vllm", prompts, limits).workspace_bytes()
+    assert unbounded == 128 * 4 * 132 * 192 * 65 * 4
+    assert launcher_for("fa3", "vllm", prompts, replace(limits, max_q_tokens=64)).workspace_bytes() == held * 16
     assert launcher_for("fa3", "vllm", PROBLEM, replace(limits, max_context=640)).workspace_bytes() == held * 10 // 128
     assert launcher_for("fa3", "vllm", PROBLEM, limits, ["num-splits-1"]).workspace_bytes() == 0
     assert launcher_for("fa4", "flash-attn-4", PROBLEM, limits).workspace_bytes() == 0
@@ -225,6 +285,26 @@ def test_warmup_runs_what_compiles_in_the_process_with_few_and_with_many_request
     assert seen["learnable_sink"].shape == (8,)
     with pytest.raises(LaunchError, match="before plan"):
         run_unplanned(launcher)
+
+
+@pytest.mark.parametrize(("phase", "q_len", "most", "tokens"), [
+    ("verify", 4, 512, [4, 512]), ("prefill", 0, 128, [128, 128]), ("prefill", 0, None, [256, 256]),
+    ("verify", 4, 2, None),
+])  # fmt: skip
+def test_warmup_stays_within_the_limits(monkeypatch, phase, q_len, most, tokens):
+    recorded(monkeypatch, "vllm.vllm_flash_attn.cute.interface", "_flash_attn_fwd")
+    calls = []
+    home = sys.modules["vllm.vllm_flash_attn.cute.interface"]
+    inner = home._flash_attn_fwd
+    monkeypatch.setattr(home, "_flash_attn_fwd", lambda *a, **k: calls.append(len(a[0])) or inner(*a, **k))
+    limits = Limits(256, 4096, most, cuda_graph=False, device="cpu")
+    launcher = launcher_for("fa4", "vllm", replace(PROBLEM, phase=phase, q_len=q_len), limits)
+    if tokens is None:
+        with pytest.raises(LaunchError, match=r"query tokens; this launcher is bound to 1\.\.2"):
+            launcher.warmup()
+    else:
+        launcher.warmup()
+        assert calls == tokens
 
 
 def run_unplanned(launcher):

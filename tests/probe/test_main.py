@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from attnroute.errors import UsageError
-from attnroute.probe import beside, machine
+from attnroute.probe import beside, machine, timing_run
+from attnroute.probe.capture import Journal
 from attnroute.probe.main import main, named_packages
+from attnroute.probe.schedule import Task, timings_path
 
 SCRIPT = Path(__file__).parents[2] / "scripts/arch_probe.py"
 NAMED = ["--arch", "sm90", "--package", "flashinfer-python==0.7.4"]
@@ -83,6 +85,10 @@ def test_nvidia_smi_is_read(monkeypatch):
     assert machine.find_gpu() == ("NVIDIA H200", "9.0", "580.1", 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert machine.find_gpu()[3] == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(machine.NoGpuError, match="CUDA_VISIBLE_DEVICES is empty"):
+        machine.find_gpu()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     Done.returncode, Done.stdout, Done.stderr = 9, "", "driver not loaded"
     with pytest.raises(machine.NoGpuError, match="driver not loaded"):
         machine.find_gpu()
@@ -106,9 +112,29 @@ def test_timings_begun_with_other_packages_are_not_gone_on_with(tmp_path):
     def begun(version):
         return beside._begun(SimpleNamespace(packages={"flashinfer-python": version}), tmp_path / "r.json")
 
-    assert begun("0.7.4").read() == begun("0.7.4").read()
+    begun("0.7.4")
+    assert begun("0.7.4").read()["packages"]["packages"] == {"flashinfer-python": "0.7.4"}
     with pytest.raises(UsageError, match=r"begun with flashinfer-python 0\.7\.4; give another --out"):
         begun("0.8")
+
+
+@pytest.mark.parametrize(("outcome", "shapes", "prepared"), [
+    ("ok", None, True), ("build-fails", None, True), ("timeout", None, False), ("ok", 5, False),
+])  # fmt: skip
+def test_compiling_is_done_only_when_nothing_was_cut(monkeypatch, tmp_path, outcome, shapes, prepared):
+    task = Task("module", "build", lambda: {"outcome": outcome, "message": ""}, 20)
+    monkeypatch.setattr(timing_run, "prepare_tasks", lambda *_: [task])
+    args = SimpleNamespace(time=False, time_only=True, sets=["drawn"], shapes=shapes)
+    session = SimpleNamespace(packages={"a": "1"})
+    beside.compile_all(session, [], args, tmp_path / "r.json", 1, None)
+    assert timing_run.is_prepared(Journal(timings_path(tmp_path / "r.json")), ["drawn"]) == prepared
+
+
+def test_old_timings_are_not_put_under_new_packages(tmp_path):
+    args = SimpleNamespace(time=False, time_only=False)
+    beside._begun(SimpleNamespace(packages={"a": "1"}), tmp_path / "r.json")
+    with pytest.raises(UsageError, match="begun with a 1"):
+        beside.timings(SimpleNamespace(packages={"a": "2"}), args, tmp_path / "r.json", 1, None)
 
 
 def test_cases_that_a_capture_answered_are_left_out_where_versions_agree(no_gpu, tmp_path, capsys):

@@ -88,7 +88,9 @@ def test_a_build_that_was_killed_or_ran_out_of_time_says_nothing_about_its_cases
 
     builds = [task("slow", lambda: time.sleep(60), kind="build", timeout=0.5), task("killed", killed, kind="build")]
     answers, _ = collect([*builds, task("a", fine, needs=["slow"]), task("b", fine, needs=["killed"])])
-    assert answers["a"]["outcome"] == answers["b"]["outcome"] == "timeout"
+    assert answers["a"]["outcome"] == answers["b"]["outcome"] == answers["killed"]["outcome"] == "timeout"
+    assert answers["a"]["cut"]
+    assert answers["b"]["cut"]
 
 
 def test_what_the_deadline_cut_short_is_told_from_what_hung():
@@ -161,6 +163,8 @@ def test_a_journal_of_another_version_answers_nothing_and_verdicts_are_those_of_
     (first,) = run(Eager, cases, journal)
     refused = cases[0].with_prediction({"status": "rejected", "code": "x", "outcome": None}, ())
     assert answers(session(), journal, [refused])[first["id"]]["verdict"] == "surprise"
+    journal.append({**first, "outcome": "not-installed"})
+    assert answers(session(), journal, cases) == {}
     journal.append({**first, "version": "0.9"})
     assert answers(session(), journal, cases) == {}
 
