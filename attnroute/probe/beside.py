@@ -8,8 +8,8 @@ from attnroute.errors import UsageError
 from attnroute.probe.capture import Journal
 from attnroute.probe.case import SILENT
 from attnroute.probe.grid import SETS
-from attnroute.probe.schedule import cpu_count, run_tasks, timings_path
-from attnroute.probe.session import build_slots, module_tasks
+from attnroute.probe.schedule import cpu_count, journal_path, run_tasks, timings_path
+from attnroute.probe.session import build_slots, module_tasks, record
 
 if TYPE_CHECKING:
     import argparse
@@ -25,25 +25,32 @@ if TYPE_CHECKING:
 def compile_all(
     session: Session, cases: Sequence[Case], args: argparse.Namespace, out: Path, gpus: int, end: float | None
 ) -> int:
-    """Compiles what the cases and the timings need, and nothing else; exit 0, or 1 if something did not compile."""
+    """Compiles what the cases and the timings need, and nothing else; exit 0, or 1 if something did not compile.
+
+    A module that the compiler refuses is the answer to the cases that need it, and is written down as theirs.
+    """
     from attnroute.probe import timing_run
 
     timed = args.time or args.time_only
     journal = _begun(session, out) if timed else None
-    tasks = [] if args.time_only else module_tasks(session, cases)
+    tasks, needs = ([], {}) if args.time_only else module_tasks(session, cases)
     if timed:
         tasks += timing_run.prepare_tasks(session, _shapes(args), gpus)
     tasks = list({task.id: task for task in tasks}.values())
-    failed: list[str] = []
-    silent: list[str] = []
+    failed: dict[str, Result] = {}
 
     def done(task: Task, result: Result) -> None:
         if result["outcome"] != "ok":
-            failed.append(task.id)
-            silent.extend([task.id] if result["outcome"] in SILENT else ())
+            failed[task.id] = result
             print(f"{task.id}: {result['outcome']}: {_message(result)}")
 
     left = run_tasks(tasks, _slots(gpus), done, deadline=end)
+    silent = [name for name, result in failed.items() if result["outcome"] in SILENT]
+    for case in cases:
+        refused = sorted(needs.get(case.id, set()) & (failed.keys() - set(silent)))
+        if refused:
+            answer = {"outcome": "build-fails", "message": failed[refused[0]].get("message", "")}
+            Journal(journal_path(out)).append(record(case, answer, session.packages[case.provider]))
     if journal is not None and not left and not silent and args.shapes is None:
         timing_run.mark_prepared(journal, _sets(args))
     print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")

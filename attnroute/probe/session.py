@@ -128,10 +128,12 @@ def build_tasks(works: Mapping[str, Callable[[], tuple[Module, ...]]], needs: Ne
     return found
 
 
-def module_tasks(session: Session, cases: Iterable[Case]) -> list[Task]:
-    """A task for each module that the cases need and that is not compiled."""
+def module_tasks(session: Session, cases: Iterable[Case]) -> tuple[list[Task], dict[str, set[str]]]:
+    """A task for each module that the cases need and that is not compiled; and by case which of them it needs."""
     works = {case.id: partial(session.modules, case) for case in cases}
-    return list(build_tasks(works, survey(works)).values())
+    found = survey(works)
+    tasks = build_tasks(works, found)
+    return list(tasks.values()), {case: {name for name, _ in needs if name in tasks} for case, needs in found.items()}
 
 
 def correctness_tasks(

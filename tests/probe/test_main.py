@@ -11,8 +11,12 @@ import pytest
 from attnroute.errors import UsageError
 from attnroute.probe import beside, machine, timing_run
 from attnroute.probe.capture import Journal
+from attnroute.probe.cases import cases_for
 from attnroute.probe.main import main, named_packages
-from attnroute.probe.schedule import Task, timings_path
+from attnroute.probe.predict import predicted_cases
+from attnroute.probe.schedule import Task, journal_path, timings_path
+from attnroute.probe.session import Session, answers
+from attnroute.probe.tolerance import load_tolerances
 
 SCRIPT = Path(__file__).parents[2] / "scripts/arch_probe.py"
 NAMED = ["--arch", "sm90", "--package", "flashinfer-python==0.7.4"]
@@ -128,6 +132,24 @@ def test_compiling_is_done_only_when_nothing_was_cut(monkeypatch, tmp_path, outc
     session = SimpleNamespace(packages={"a": "1"})
     beside.compile_all(session, [], args, tmp_path / "r.json", 1, None)
     assert timing_run.is_prepared(Journal(timings_path(tmp_path / "r.json")), ["drawn"]) == prepared
+
+
+@pytest.mark.parametrize(("outcome", "answered"), [("build-fails", "build-fails"), ("raises", "build-fails"),
+                                                   ("ok", None), ("timeout", None)])  # fmt: skip
+def test_a_module_that_does_not_compile_is_the_answer_of_its_cases(monkeypatch, tmp_path, capsys, outcome, answered):
+    pytest.importorskip("torch")
+    from .fakes import PACKAGES, Registry, table
+
+    case = predicted_cases(Registry(), "sm00", PACKAGES, cases_for(table(), PACKAGES)[:1])[0]
+    task = Task("module", "build", lambda: {"outcome": outcome, "message": "static assertion"}, 20)
+    monkeypatch.setattr(beside, "module_tasks", lambda *_: ([task], {case.id: {"module"}}))
+    args = SimpleNamespace(time=False, time_only=False, sets=[], shapes=None)
+    session = Session(Registry(), "sm00", PACKAGES, load_tolerances())
+    assert beside.compile_all(session, [case], args, tmp_path / "r.json", 1, None) == (outcome != "ok")
+    held = answers(session, Journal(journal_path(tmp_path / "r.json")), [case])
+    assert held.get(case.id, {}).get("outcome") == answered
+    if answered:
+        assert (held[case.id]["message"], held[case.id]["verdict"]) == ("static assertion", "contradicts")
 
 
 def test_old_timings_are_not_put_under_new_packages(tmp_path):

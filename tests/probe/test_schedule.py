@@ -187,4 +187,6 @@ def test_cases_whose_modules_are_missing_can_be_left_for_later():
     whole = correctness_tasks(session, cases, timeout=1, seed=1)
     assert [(t.id, t.kind) for t in whole] == [("b", "build"), ("has", "case"), ("lacks", "case")]
     assert [t.id for t in correctness_tasks(session, cases, timeout=1, seed=1, compile_missing=False)] == ["has"]
-    assert [t.id for t in module_tasks(session, cases)] == ["b"]
+    tasks, needs = module_tasks(session, cases)
+    assert [t.id for t in tasks] == ["b"]
+    assert needs == {"has": set(), "lacks": {"b"}}
