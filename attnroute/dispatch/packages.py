@@ -86,12 +86,15 @@ def resolve_packages(
 
 def installed_packages(registry: Registry) -> dict[str, str]:
     """Versions of the catalogue's distributions that this Python environment has, without importing them."""
+    found = ((name, installed_version(name)) for name in registry.catalogue["packages"])
+    return {name: version for name, version in found if version is not None}
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of a distribution of this Python environment, without importing it; None if it is not here."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
-    for name in registry.catalogue["packages"]:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

@@ -79,7 +79,7 @@ class Launcher(ABC):
             if not module.ready():
                 module.build()
         if self.compiles_in_process:
-            most = (self.limits.max_q_tokens or self.limits.max_batch * FIRST_TOKENS) // (self.problem.q_len or 1)
+            most = self.limits.most_q_tokens(self.problem.q_len) // (self.problem.q_len or 1)
             for batch, context in ((1, self.limits.max_context), (self.limits.max_batch, self.problem.page_size)):
                 self._first_call(max(1, min(batch, most)), min(context, self.limits.max_context))
             self._batch = None
@@ -136,7 +136,8 @@ class Launcher(ABC):
         p = self.problem
         if out is None:
             out = torch.empty((q.shape[0], p.num_q_heads, p.head_dim_v), dtype=torch_dtype(p.dtype), device=q.device)
-        check_out(p, out, self.tokens(), device)
+        else:
+            check_out(p, out, self.tokens(), device)
         lse = torch.empty((q.shape[0], p.num_q_heads), dtype=torch.float32, device=q.device) if p.lse else None
         if self.settings.out_dtype not in (None, p.dtype):  # the kernel writes another dtype than the model's
             made = self._run(

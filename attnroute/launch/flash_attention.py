@@ -30,8 +30,7 @@ class FlashAttention(Launcher):
         are split only while their queries fill fewer tiles than there are SMs.
         """
         limits, p = limits or self.limits, self.problem
-        tokens = limits.max_q_tokens or limits.max_batch * (p.q_len or limits.max_context)
-        rows = tokens * p.num_q_heads
+        rows = limits.most_q_tokens(p.q_len) * p.num_q_heads
         if p.causal:
             rows = min(rows, limits.max_batch * limits.sm_count * MOST_ROWS)
         parts = self.splits() or min(MOST_PARTS, -(-limits.max_context // LEAST_TILE))

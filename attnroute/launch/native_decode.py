@@ -41,9 +41,9 @@ class DecodeWrapper(Launcher):
     def _make(self, batch: int) -> Any:
         import torch
 
-        workspace = self._workspace(float_workspace(self, self.limits, uniform=True), zeroed=True)
+        workspace = float_buffer(self, uniform=True)
         graph: dict[str, Any] = {}
-        if self.limits.cuda_graph:
+        if self.captures:
             pages = batch * self.limits.max_pages(self.problem.page_size)
             sizes = {
                 "paged_kv_indptr_buffer": batch + 1,
@@ -96,7 +96,7 @@ def float_workspace(owner: Launcher, limits: Limits, *, uniform: bool) -> int:
     each query head and row of a tile, the group ratio too often: ratio 48 does not fit the advice with four tokens.
     """
     p = owner.problem
-    tokens = limits.max_q_tokens or limits.max_batch * (p.q_len or limits.max_context)
+    tokens = limits.most_q_tokens(p.q_len)
     longest = tokens - limits.max_batch + 1 if owner.captures and not uniform else p.q_len or tokens
     tile = _tile(longest * p.group_ratio, p.head_dim_v)
     blocks = 2 * limits.sm_count // p.num_kv_heads  # keys are split while there are fewer
@@ -105,6 +105,11 @@ def float_workspace(owner: Launcher, limits: Limits, *, uniform: bool) -> int:
     shared = p.group_ratio if at_least(owner.provider, "0.7.4") else 1
     rows = p.num_q_heads * -(-blocks * tile // shared)
     return max(FLOAT_WORKSPACE, rows * (p.head_dim_v + 1) * 4 + MIB)
+
+
+def float_buffer(owner: Launcher, *, uniform: bool) -> Tensor:
+    """The launcher's buffer for partial results."""
+    return owner._workspace(float_workspace(owner, owner.limits, uniform=uniform), zeroed=True)
 
 
 def _tile(rows: int, head_dim_v: int) -> int:

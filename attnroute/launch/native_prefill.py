@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from attnroute.launch.base import Launcher, as_layout, window_left
 from attnroute.launch.dtypes import torch_dtype
 from attnroute.launch.flashinfer_pages import page_index, q_indptr
-from attnroute.launch.native_decode import INT_WORKSPACE, float_workspace, kept, natural, run_wrapper
+from attnroute.launch.native_decode import INT_WORKSPACE, float_buffer, float_workspace, kept, natural, run_wrapper
 from attnroute.launch.packages import jit_module, load
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
@@ -67,6 +67,11 @@ def prefill_modules(owner: Launcher, template: str) -> tuple[Module, ...]:
     return (jit_module(gen(template, q, kv, out, torch.int32, p.head_dim, p.head_dim_v, 0, window, softcap, False)),)
 
 
+def prefill_workspace(owner: Launcher, limits: Limits) -> int:
+    """Bytes that a prefill wrapper, plain or with sinks, takes for partial results and one plan."""
+    return float_workspace(owner, limits, uniform=False) + INT_WORKSPACE
+
+
 class SinkPrefill:
     """What `BatchAttentionWithAttentionSinkWrapper` does: sinks compiled in; float32 sinks and scale go to run()."""
 
@@ -112,8 +117,7 @@ class SinkPrefill:
 
     def _make(self, batch: int) -> Any:
         p, owner = self.owner.problem, self.owner
-        workspace = owner._workspace(float_workspace(owner, owner.limits, uniform=False), zeroed=True)
-        buffers = _graph_buffers(owner, batch)
+        workspace, buffers = float_buffer(owner, uniform=False), _graph_buffers(owner, batch)
         make = self._wrapper_with_sinks()
         if not hasattr(make, "_sink_jit_args"):
             jit, more = self._own_variant()
@@ -173,11 +177,11 @@ class PrefillWrapper(Launcher):
 
         Counted for one batch size.
         """
-        return float_workspace(self, limits or self.limits, uniform=False) + INT_WORKSPACE
+        return prefill_workspace(self, limits or self.limits)
 
     def _make(self, batch: int) -> Any:
         make = load("flashinfer", self.provider).BatchPrefillWithPagedKVCacheWrapper
-        workspace = self._workspace(float_workspace(self, self.limits, uniform=False), zeroed=True)
+        workspace = float_buffer(self, uniform=False)
         return make(workspace, self.problem.layout, backend=self.backend, **_graph_buffers(self, batch))
 
     def _plan(self, batch: Batch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from attnroute.launch.dtypes import is_fp8
-from attnroute.launch.native_decode import INT_WORKSPACE, DecodeWrapper, float_workspace
-from attnroute.launch.native_prefill import SinkPrefill, prefill_modules
+from attnroute.launch.native_decode import DecodeWrapper
+from attnroute.launch.native_prefill import SinkPrefill, prefill_modules, prefill_workspace
 from attnroute.launch.problem import AttentionOut, Batch, KVPages, Limits, Module, Tensor
 
 
@@ -32,7 +32,7 @@ class Launch(DecodeWrapper):
         """As the decode wrapper, or with sinks as the prefill wrapper, whose plan may take more."""
         limits = limits or self.limits
         if self._sinks is not None:
-            return float_workspace(self, limits, uniform=False) + INT_WORKSPACE
+            return prefill_workspace(self, limits)
         return super().workspace_bytes(limits)
 
     def _plan(self, batch: Batch) -> None:

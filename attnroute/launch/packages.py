@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from attnroute.dispatch.packages import installed_version
 from attnroute.launch.errors import NotInstalledError
 from attnroute.launch.problem import Module
+from attnroute.registry.versions import VersionRange
 
 
 def load(module: str, distribution: str) -> Any:
@@ -19,14 +21,8 @@ def load(module: str, distribution: str) -> Any:
 
 def at_least(distribution: str, version: str) -> bool:
     """Whether the installed distribution is that version or newer; False where it is not installed or does not say."""
-    from importlib import metadata
-
-    from packaging.version import Version
-
-    try:
-        return Version(metadata.version(distribution)) >= Version(version)
-    except metadata.PackageNotFoundError:
-        return False
+    installed = installed_version(distribution)
+    return installed is not None and installed in VersionRange.parse(f"{version}..")
 
 
 def jit_module(spec: Any) -> Module:

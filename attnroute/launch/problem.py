@@ -60,6 +60,10 @@ class Limits:
     device: str = "cuda"
     sm_count: int = 192  # no GPU of the tables has more
 
+    def most_q_tokens(self, q_len: int) -> int:
+        """Query tokens of a step at most, where each request has `q_len` (0: it varies)."""
+        return self.max_q_tokens or self.max_batch * (q_len or self.max_context)
+
     def max_pages(self, page_size: int) -> int:
         """Pages of the longest request."""
         return -(-self.max_context // page_size)

@@ -8,7 +8,7 @@ from attnroute.errors import UsageError
 from attnroute.probe.capture import Journal
 from attnroute.probe.case import SILENT
 from attnroute.probe.grid import SETS
-from attnroute.probe.schedule import cpu_count, journal_path, run_tasks, timings_path
+from attnroute.probe.schedule import cpu_count, journal_path, run_tasks, timings_path, unbuilt
 from attnroute.probe.session import build_slots, module_tasks, record
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def compile_all(
     """
     from attnroute.probe import timing_run
 
-    timed = args.time or args.time_only
+    timed = _timed(args)
     journal = _begun(session, out) if timed else None
     tasks, needs = ([], {}) if args.time_only else module_tasks(session, cases)
     if timed:
@@ -45,12 +45,12 @@ def compile_all(
             print(f"{task.id}: {result['outcome']}: {_message(result)}")
 
     left = run_tasks(tasks, _slots(gpus), done, deadline=end)
-    silent = [name for name, result in failed.items() if result["outcome"] in SILENT]
     for case in cases:
-        refused = sorted(needs.get(case.id, set()) & (failed.keys() - set(silent)))
-        if refused:
-            answer = {"outcome": "build-fails", "message": failed[refused[0]].get("message", "")}
+        said = [unbuilt(failed[name]) for name in sorted(needs.get(case.id, set()) & failed.keys())]
+        answer = next((result for result in said if not result["cut"]), None)
+        if answer is not None:
             Journal(journal_path(out)).append(record(case, answer, session.packages[case.provider]))
+    silent = any(result["outcome"] in SILENT for result in failed.values())
     if journal is not None and not left and not silent and args.shapes is None:
         timing_run.mark_prepared(journal, _sets(args))
     print(f"compiled {len(tasks) - left - len(failed)} of {len(tasks)}; {len(failed)} failed")
@@ -63,10 +63,9 @@ def timings(
     """(timings, bandwidth): what earlier runs wrote down, and what is missing if timing was asked for."""
     from attnroute.probe import timing_run
 
-    if not (args.time or args.time_only):
-        journal = _begun(session, out, stamp=False)
+    journal = _begun(session, out, stamp=_timed(args))
+    if not _timed(args):
         return timing_run.timings_of(journal), timing_run.bandwidth_of(journal)
-    journal = _begun(session, out)
     shapes = _shapes(args)
     done_before = timing_run.is_prepared(journal, _sets(args))
     prepare = [] if done_before else timing_run.prepare_tasks(session, shapes, gpus)
@@ -99,6 +98,10 @@ def _begun(session: Session, out: Path, *, stamp: bool = True) -> Journal:
     if begun is None and stamp:
         journal.append({"id": "packages", "packages": dict(session.packages), "timings": []})
     return journal
+
+
+def _timed(args: argparse.Namespace) -> bool:
+    return bool(args.time or args.time_only)
 
 
 def _sets(args: argparse.Namespace) -> list[str]:

@@ -86,9 +86,8 @@ def _add(found: dict[tuple[str, str, Ask], Case], row: Row, ask: Ask, why: str) 
 def _edge_asks(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
     """Edges, and each head dim inside, for a row whose kin was asked everything else."""
     yield base, "typical"
-    for phase in ("verify", "prefill"):
-        if phase != base.phase and phase in names(row.dims["phase"]):
-            yield base_ask(row, phase), f"phase {phase}, edge"
+    for other in _further_phases(row, base):
+        yield other, f"phase {other.phase}, edge"
     for sample in head_samples(HeadDims.parse(row.dims["head_dim"])):
         if sample.reason in ("edge", "inside"):
             yield replace(base, head_dim=sample.value[0], head_dim_v=sample.value[1]), f"head_dim {sample.reason}"
@@ -179,12 +178,16 @@ def _q_lens(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
         yield asked, f"q_len {'inside' if 4 in declared else 'outside'}"
 
 
+def _further_phases(row: Row, base: Ask) -> Iterator[Ask]:
+    for phase in ("verify", "prefill"):
+        if phase != base.phase and phase in names(row.dims["phase"]):
+            yield base_ask(row, phase)
+
+
 def _other_phases(row: Row, base: Ask) -> Iterator[tuple[Ask, str]]:
     """Prefill and verify of a row that is probed as something else: dtypes, ends of head dims, features, layouts."""
-    for phase in ("verify", "prefill"):
-        if phase == base.phase or phase not in names(row.dims["phase"]):
-            continue
-        other = base_ask(row, phase)
+    for other in _further_phases(row, base):
+        phase = other.phase
         yield other, f"phase {phase}, edge"
         for dtype, q, kv in pairs(row):
             yield replace(other, dtype=dtype, q_dtype=q, kv_dtype=kv), f"{phase} {q}/{kv} edge"

@@ -90,7 +90,7 @@ SWEEP = (
 #: Requests times KV heads: what a kernel can spread over a GPU before it splits the context.
 SWEEP_STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 SWEEP_CONTEXTS = (128, 256, 512, 896, 1280, 2048, 4096, 5120, 7168, 8192, 16384, 32768, 65536)
-#: Between those: where a last wave of blocks is nearly full or nearly empty, and long contexts. Not timed yet.
+#: Between those: where a last wave of blocks is nearly full or nearly empty, and long contexts.
 BETWEEN_STREAMS = (3, 6, 12, 24, 48, 96, 192, 384, 768, 1536)
 BETWEEN_CONTEXTS = (192, 384, 768, 2432, 4608, 6656, 8704, 11264, 14336, 18944, 24576, 40960)
 SWEEP_LARGEST = 3 << 30  # bytes
@@ -163,7 +163,7 @@ LATER_STEPS = ((1, 2560), (2, 20480), (6, 12288), (12, 3072), (24, 1536), (48, 1
 def later() -> list[Shape]:
     """The second set; the page is 16 or 64 tokens, by hash."""
     found = [
-        Shape(layer, batch, context, 64 if hash_of(f"page:{layer.model}/{batch}") % 2 else 16, kv_dtype)
+        Shape(layer, batch, context, _page(f"{layer.model}/{batch}"), kv_dtype)
         for layer in LATER
         for batch, context in LATER_STEPS
         for kv_dtype in ("bf16", "fp8_e4m3")
@@ -194,8 +194,12 @@ def _draw(layer: Layer, kv_dtype: str, number: int) -> Shape:
         part = hash_of(f"{name}:{layer.model}/{kv_dtype}/{number}") / 2**32
         return int(low * float((high / low) ** part) + 0.5)
 
-    page = 64 if hash_of(f"page:{layer.model}/{kv_dtype}/{number}") % 2 else 16
+    page = _page(f"{layer.model}/{kv_dtype}/{number}")
     return Shape(layer, between("batch", *DRAWN_BATCH), between("context", *DRAWN_CONTEXT), page, kv_dtype)
+
+
+def _page(name: str) -> int:
+    return 64 if hash_of(f"page:{name}") % 2 else 16
 
 
 def shapes() -> list[Shape]:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnroute.dispatch.packages import installed_version
 from attnroute.errors import AttnrouteError
 
 if TYPE_CHECKING:
@@ -49,11 +50,16 @@ def find_gpu() -> tuple[str, str, str, int]:
         said = " ".join((done.stderr or done.stdout).split())[:200]
         raise NoGpuError(f"no NVIDIA GPU found: nvidia-smi said {said or 'nothing'}")
     name, capability, driver = (part.strip() for part in lines[0].split(",")[:3])
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible == "":
+    visible, alike = visible_gpus(), lines.count(lines[0])
+    if visible == []:
         raise NoGpuError("no NVIDIA GPU found: CUDA_VISIBLE_DEVICES is empty and hides every one")
-    alike = lines.count(lines[0])
-    return name, capability, driver, alike if visible is None else min(alike, len(visible.split(",")))
+    return name, capability, driver, alike if visible is None else min(alike, len(visible))
+
+
+def visible_gpus() -> list[str] | None:
+    """The names that CUDA_VISIBLE_DEVICES gives the GPUs of this process; None where it is not set."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if named is None else [name for name in named.split(",") if name]
 
 
 def nvcc_version() -> str | None:
@@ -68,28 +74,16 @@ def nvcc_version() -> str | None:
 
 def torch_version() -> str:
     """torch's version without importing it; NoGpuError if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        raise NoGpuError("torch is not installed; the probe needs it to make inputs and references") from None
+    found = installed_version("torch")
+    if found is None:
+        raise NoGpuError("torch is not installed; the probe needs it to make inputs and references")
+    return found
 
 
 def installed(distributions: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
     """Versions of the distributions that are here; `named` overrides, for packages that carry no metadata."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str] = {}
-    for name in distributions:
-        if name in named:
-            found[name] = named[name]
-            continue
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = ((name, named.get(name) or installed_version(name)) for name in distributions)
+    return {name: version for name, version in found if version is not None}
 
 
 def this_machine() -> Machine:

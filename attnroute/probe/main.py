@@ -140,13 +140,14 @@ def _run(session: Session, here: machine.Machine, cases: list[Case], args: argpa
         return again
     if args.compile_only:
         return beside.compile_all(session, cases, args, out, here.gpus, end)
-    known = answers(session, Journal(journal_path(out)), cases)
-    records = [known[case.id] for case in cases if case.id in known]
-    if not args.time_only:
+    journal = Journal(journal_path(out))
+    if args.time_only:
+        records = list(answers(session, journal, cases).values())
+    else:
         seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "big")
         jobs = args.jobs or min(12 * here.gpus, max(2, cpu_count() - 2))
         progress = _Progress(len(cases))
-        records = run_cases(session, cases, Journal(journal_path(out)), jobs=jobs, timeout=args.timeout, seed=seed,
+        records = run_cases(session, cases, journal, jobs=jobs, timeout=args.timeout, seed=seed,
                             gpus=here.gpus,
                             deadline=end, progress=progress, compile_missing=not args.no_compile)  # fmt: skip
         progress.close()

@@ -168,16 +168,20 @@ def _launch(
         broken = next((need for need in task.needs if need in failed), None)
         if broken is not None:
             done.add(task.id)
-            refused = failed[broken]["outcome"] in ("build-fails", "raises")
-            message = str(failed[broken].get("message", ""))
-            outcome = "build-fails" if refused else "timeout"
-            on_done(task, {"outcome": outcome, "error": None, "message": message, "cut": not refused})
+            on_done(task, unbuilt(failed[broken]))
         elif task.needs <= done and free.get(task.kind, 0) > 0:
             free[task.kind] -= 1
             running.append(_start(task))
         else:
             left.append(task)
     return left
+
+
+def unbuilt(build: Result) -> Result:
+    """What a build that failed says about a task that needed it: nothing, unless the compiler refused."""
+    refused = build["outcome"] in ("build-fails", "raises")
+    outcome = "build-fails" if refused else "timeout"
+    return {"outcome": outcome, "error": None, "message": str(build.get("message", "")), "cut": not refused}
 
 
 def _reap(running: list[_Child], deadline: float | None) -> list[tuple[_Child, Result]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnroute.launch.bind import launcher_for, launcher_name
 from attnroute.launch.errors import LaunchError
 from attnroute.probe.cases import cases_for
+from attnroute.probe.machine import visible_gpus
 from attnroute.probe.predict import predicted_cases, verdict
 from attnroute.probe.run_case import limits_for, run_case
 from attnroute.probe.schedule import Result, Task, cpu_count, run_tasks
@@ -131,7 +132,7 @@ def build_tasks(works: Mapping[str, Callable[[], tuple[Module, ...]]], needs: Ne
 def module_tasks(session: Session, cases: Iterable[Case]) -> tuple[list[Task], dict[str, set[str]]]:
     """A task for each module that the cases need and that is not compiled; and by case which of them it needs."""
     works = {case.id: partial(session.modules, case) for case in cases}
-    found = survey(works)
+    found = survey(works) if works else {}
     tasks = build_tasks(works, found)
     return list(tasks.values()), {case: {name for name, _ in needs if name in tasks} for case, needs in found.items()}
 
@@ -152,25 +153,23 @@ def correctness_tasks(
     Without `compile_missing` there are tasks only for the cases whose modules are there.
     """
     cases, runs = list(cases), []
-    works = {case.id: partial(session.modules, case) for case in cases} if make is None else {}
-    found = survey(works) if works else {}
-    builds = build_tasks(works, found)
+    builds, needed = module_tasks(session, cases) if make is None else ([], {})
     for number, case in enumerate(cases):
-        needs = {name for name, _ in found.get(case.id, ()) if name in builds}
+        needs = needed.get(case.id, set())
         if needs and not compile_missing:
             continue
         maker = make or session.make
         asked = partial(run_case, case, maker, session.tolerances, device=device, seed=seed + 2 * number)
         work = partial(on_gpu, number % gpus, asked)
         runs.append(Task(case.id, "case", work, timeout, frozenset(needs)))
-    return [*(builds.values() if compile_missing else ()), *runs]
+    return [*(builds if compile_missing else ()), *runs]
 
 
 def on_gpu(number: int, work: Callable[[], Result]) -> Result:
     """Runs `work` in this process with one of the GPUs that it may use; the device must not have been touched yet."""
     if number:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)
+        visible = visible_gpus()
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number] if visible else str(number)
     return work()
 
 

@@ -135,7 +135,7 @@ def test_compiling_is_done_only_when_nothing_was_cut(monkeypatch, tmp_path, outc
 
 
 @pytest.mark.parametrize(("outcome", "answered"), [("build-fails", "build-fails"), ("raises", "build-fails"),
-                                                   ("ok", None), ("timeout", None)])  # fmt: skip
+                                                   ("ok", None), ("timeout", None), ("faults", None)])  # fmt: skip
 def test_a_module_that_does_not_compile_is_the_answer_of_its_cases(monkeypatch, tmp_path, capsys, outcome, answered):
     pytest.importorskip("torch")
     from .fakes import PACKAGES, Registry, table
